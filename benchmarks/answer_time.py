@@ -96,8 +96,6 @@ def node(releases: int, seconds: float, apps: int, seed: int, out: Any) -> None:
     asking = importlib.import_module("unit.flower.test_client")
     from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects
 
-    from quietbit.flower import PrivateUplink
-
     train, budget = kit.app(np.linspace(-0.2, 0.3, kit.DIMENSION)), 0.75 * seconds
     table = [
         raises,
@@ -114,9 +112,7 @@ def node(releases: int, seconds: float, apps: int, seed: int, out: Any) -> None:
         first = makers.write_policy(
             Path(folder) / "first", **limits
         )  # one release fills what processes share
-        PrivateUplink()(
-            asking.request(1), kit.context(11, config=config, quietbit_policy=first), train
-        )
+        kit.gated()(asking.request(1), kit.context(11, config=config, quietbit_policy=first), train)
         for number in range(1, releases + 1):
             kind, start = int(rng.integers(apps)), rng.uniform(0, 0.25)
             message = asking.request(number)
@@ -125,7 +121,7 @@ def node(releases: int, seconds: float, apps: int, seed: int, out: Any) -> None:
                 time.sleep(start)
                 place = kit.context(11, config=config, quietbit_policy=path)
                 begun = time.time()
-                reply = PrivateUplink()(message, place, table[kind])
+                reply = kit.gated()(message, place, table[kind])
                 sum(len(part.deflate()) for part in get_all_nested_objects(reply).values())
                 os.write(theirs, SEEN.pack(begun, reply.metadata.created_at, time.time()))
                 os._exit(0)

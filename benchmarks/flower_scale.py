@@ -55,9 +55,9 @@ from flwr.app import Array, ArrayRecord, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp import ServerApp
 from flwr.serverapp.strategy import FedAvg
-from quietbit.flower import PrivateStrategy, PrivateUplink, Simulation
+from quietbit.flower import PrivateClientApp, PrivateStrategy, Simulation
 
-client = ClientApp(mods=[PrivateUplink(simulation=Simulation())])
+client = PrivateClientApp(simulation=Simulation())
 server = ServerApp()
 
 @client.train()

@@ -30,7 +30,7 @@ from flwr.supercore.run import Run
 from flwr.supercore.task_identity import TaskIdentity
 
 from quietbit import Plan
-from quietbit.flower import PrivateStrategy, PrivateUplink, Simulation
+from quietbit.flower import PrivateClientApp, PrivateStrategy
 from quietbit.flower.transport import wire_sizes
 from quietbit.local.problem import MAX_CLIP, LocalPlan
 from quietbit.mechanism.additive import Gaussian
@@ -57,6 +57,7 @@ class Way:
     mods: list[Any]
     strategy: Callable[[], Strategy]
     noise: float | None = None  # standard deviation in units of the clip, where noise is Gaussian
+    kind: type[ClientApp] = ClientApp
 
 
 @dataclass
@@ -98,7 +99,7 @@ def federate(
     way: Way, train: Train, initial: ArrayRecord, nodes: int, rounds: int
 ) -> tuple[ArrayRecord, int]:
     """The final model, and the bytes of a reply on average."""
-    app = ClientApp(mods=way.mods)
+    app = way.kind(mods=way.mods)
     app.train()(train)
     TaskIdentity.task_id, TaskIdentity.run_id, TaskIdentity.node_id = 1, RUN, 1
     contexts = {
@@ -147,15 +148,16 @@ def ways(nodes: int) -> list[Way]:
         ),
         Way(
             "quietbit, one bit",
-            [PrivateUplink(simulation=Simulation())],
+            [],
             lambda: PrivateStrategy(fedavg(), SETTINGS),
+            kind=PrivateClientApp,
         ),
     ]
 
 
 def account(way: Way) -> tuple[str, str, str]:
     """Epsilon of one release and of all of them, and the squared error of a decoded coordinate, in clips squared."""
-    if not way.mods:
+    if way.kind is ClientApp and not way.mods:
         return "infinite", "infinite", "0"
     if way.noise is None:
         mechanism = Plan.from_run_config(SETTINGS).mechanism_for(650)

@@ -23,7 +23,7 @@ DOCS = Path(__file__).parent.parent
 PAGE = DOCS / "explanation" / "architecture.md"
 PICTURE = DOCS / "images" / "architecture.svg"
 CLASSES = {
-    "flower/client.py": "PrivateUplink",
+    "flower/client.py": "PrivateClientApp",
     "flower/strategy.py": "PrivateStrategy",
     "run/client.py": "Turn, parts",
     "run/server.py": "Run, parts",

@@ -22,7 +22,6 @@ pytest.importorskip("flwr", reason="needs the flower extra")
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, RecordDict
 
 from quietbit.errors import InvalidParameter
-from quietbit.flower import PrivateUplink
 from quietbit.node import release
 from quietbit.node.gatekeeper import RemoteGate, _receive
 from quietbit.node.refusal import Noted, Reason, Refusal
@@ -33,7 +32,7 @@ from quietbit.run.plan import Plan
 from quietbit.run.request import request_record
 from quietbit.target import Adjacency, Trust, Unit
 from unit.flower import test_replay as replaying
-from unit.flower.kit import DIMENSION, HandGrid, app, be_the_server, context, model
+from unit.flower.kit import DIMENSION, HandGrid, app, be_the_server, context, gated, model
 from unit.node.makers import MECHANISM, books, keeper, request, write_policy
 
 pytestmark = pytest.mark.filterwarnings("ignore::quietbit.node.policy.SeededRngWarning")
@@ -103,7 +102,7 @@ def test_no_word_of_an_apps_first_model_leaves(kind: str, tmp_path: Path) -> Non
     strategy = federation.strategy
     message, *_ = strategy.configure_train(1, federation.arrays, ConfigRecord(), grid)
     place = context(11, 0, federation.config, quietbit_policy=path)
-    reply = PrivateUplink(start=STARTS[kind])(message, place, app(np.zeros(DIMENSION)))
+    reply = gated(start=STARTS[kind])(message, place, app(np.zeros(DIMENSION)))
     constants = [Refusal(reason).to_text() for reason in (Reason.NEEDS_MODEL, Reason.UNUSABLE)]
     assert reply.error.reason in [f"{DECLINED}{text}" for text in constants]
     assert books(tmp_path).releases == 0
@@ -131,10 +130,10 @@ def test_a_noted_release_that_cannot_be_prepared_counts(
 
     with monkeypatch.context() as patch:
         patch.setattr(release, "make_release", fails)
-        reply = PrivateUplink()(asked(1), place, app(np.zeros(DIMENSION)))
+        reply = gated()(asked(1), place, app(np.zeros(DIMENSION)))
     assert books(tmp_path).releases == 1
     assert reply.error.reason == f"{ANSWERED}{Refusal(Reason.NOTED).to_text()}"
-    assert not PrivateUplink()(asked(2), place, app(np.zeros(DIMENSION))).has_error()
+    assert not gated()(asked(2), place, app(np.zeros(DIMENSION))).has_error()
     assert books(tmp_path).releases == 2
 
 
@@ -143,10 +142,10 @@ def test_a_noted_release_that_cannot_be_prepared_counts(
 )
 def test_a_damaged_file_of_decisions_stops_no_noted_release(changes: Any, tmp_path: Path) -> None:
     place = context(11, 0, CONFIG, quietbit_policy=write_policy(tmp_path, epsilon=1e6))
-    assert not PrivateUplink()(asked(1), place, app(np.zeros(DIMENSION))).has_error()
+    assert not gated()(asked(1), place, app(np.zeros(DIMENSION))).has_error()
     (file,) = tmp_path.glob("ledger.decisions*")
     file.write_text(json.dumps(json.loads(file.read_text()) | changes))
-    reply = PrivateUplink()(asked(2), place, app(np.zeros(DIMENSION)))
+    reply = gated()(asked(2), place, app(np.zeros(DIMENSION)))
     assert books(tmp_path).releases == 2
     assert not reply.has_error()
 
@@ -236,6 +235,6 @@ def test_an_engine_imports_no_family_that_the_policy_does_not_list(tmp_path: Pat
     for kind in ("train", "evaluate"):
         message = asked(1)
         message.metadata.message_type = kind
-        reply = PrivateUplink()(message, place, app(np.zeros(DIMENSION)))
+        reply = gated()(message, place, app(np.zeros(DIMENSION)))
         assert reply.error.reason == f"{DECLINED}{NOT_LISTED.to_text()}"
     assert books(tmp_path).releases == 0

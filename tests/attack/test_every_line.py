@@ -23,7 +23,7 @@ pytest.importorskip("flwr", reason="needs the flower extra")
 from flwr.app import MetricRecord
 
 from attack.every_line import PATIENT, Fault, Line, Tracer, following, under
-from quietbit.flower import PrivateUplink
+from quietbit.flower import PrivateClientApp
 from quietbit.flower import client as flower_client
 from quietbit.node import answer_time, guard
 from quietbit.node.answer_time import GRAIN
@@ -50,7 +50,6 @@ CONSTANTS = {
 }
 MAIN_THREAD = ("disarm", "rearm")  # where alone these lines run
 NUMBERS = count()
-MOD = PrivateUplink()
 
 
 def raises(*_: Any) -> None:
@@ -68,14 +67,16 @@ def answered(
     path = write_policy(home, epsilon=1e6, answer_seconds=SECONDS, metrics=("train_loss",))
     place = context(11, config=CONFIG, quietbit_policy=path)
     asked = request()
+    private = PrivateClientApp()
+    private.train()(call)
     tracer = Tracer(FILES, at)
-    reply = under(tracer, lambda: MOD(asked, place, call))
+    reply = under(tracer, lambda: private(asked, place))
     return reply, time.time(), tracer, home
 
 
 def check(reply: Any, left: float, tracer: Tracer, home: Path, size: int) -> str:
     """Return what kind of answer this is; fail where it is none that may leave."""
-    if isinstance(reply, Fault):  # at the first line of the mod alone, before its frame has begun
+    if isinstance(reply, Fault):  # at the first line of the call alone, before its frame has begun
         assert tracer.at == next(iter(tracer.seen)), tracer.at
         assert books(home).releases == 0
         return "not begun"

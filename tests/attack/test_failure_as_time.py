@@ -14,13 +14,12 @@ import pytest
 
 pytest.importorskip("flwr", reason="needs the flower extra")
 from quietbit import Ball, Gaussian, InvalidParameter
-from quietbit.flower import PrivateUplink
 from quietbit.mechanism.batch import LocalSteps, PoissonBatch
 from quietbit.node.answer_time import GRAIN, NUMBERS, AnswerTime
 from quietbit.run.client import OpenRequest, Subject
 from quietbit.run.part import Arrival
 from quietbit.run.plan import Plan
-from unit.flower.kit import DIMENSION, app, context
+from unit.flower.kit import DIMENSION, app, context, gated
 from unit.flower.test_client import CONFIG, request
 from unit.node.makers import books, keeper, write_policy
 from unit.node.makers import request as node_request
@@ -68,7 +67,7 @@ def test_an_answer_leaves_at_its_moment_whatever_the_app_does(tmp_path, kind):
     for number, (name, call) in enumerate(APPS.items(), 1):
         asked = request(number, kind=kind)
         begun = time.time()
-        reply = PrivateUplink()(asked, place, call)
+        reply = gated()(asked, place, call)
         left, stamp = time.time(), reply.metadata.created_at
         assert stamp / GRAIN == round(stamp / GRAIN)
         assert reply.metadata.ttl == asked.metadata.ttl - (stamp - asked.metadata.created_at)
@@ -82,10 +81,10 @@ def test_an_answer_leaves_at_its_moment_whatever_the_app_does(tmp_path, kind):
 
 def test_an_app_that_is_late_releases_zero(tmp_path):
     path = write_policy(tmp_path, epsilon=1e4, answer_seconds=0.5, seed=7)
-    late = PrivateUplink()(request(), context(11, quietbit_policy=path), slowly(2.0))
+    late = gated()(request(), context(11, quietbit_policy=path), slowly(2.0))
     (tmp_path / "again").mkdir()
     path = write_policy(tmp_path / "again", epsilon=1e4, answer_seconds=0.5, seed=7)
-    zero = PrivateUplink()(request(), context(11, quietbit_policy=path), app(np.zeros(DIMENSION)))
+    zero = gated()(request(), context(11, quietbit_policy=path), app(np.zeros(DIMENSION)))
     assert late.content == zero.content
 
 

@@ -24,7 +24,6 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, MetricRec
 
 from quietbit.design.solve import solve
 from quietbit.design.table import DesignSpec
-from quietbit.flower import PrivateUplink
 from quietbit.mechanism.additive import Gaussian
 from quietbit.mechanism.ball import Ball, Norm
 from quietbit.mechanism.interpolated import InterpolatedMVU
@@ -39,7 +38,7 @@ from quietbit.secagg.codec import encode
 from quietbit.secagg.plan import masked_size
 from quietbit.wire.uplink import Uplink
 from quietbit_lab.baseline.noise import Sign
-from unit.flower.kit import CONFIG, DIMENSION, be_the_server, context, model, trained
+from unit.flower.kit import CONFIG, DIMENSION, be_the_server, context, gated, model, trained
 from unit.node.makers import write_policy
 
 pytestmark = pytest.mark.filterwarnings("ignore::quietbit.node.policy.SeededRngWarning")
@@ -98,7 +97,7 @@ class Node:
             return (app or (lambda m, _: trained(m, np.full(DIMENSION, 0.1))))(*words)
 
         self.asked += 1
-        reply = PrivateUplink()(message, place, watched)
+        reply = gated()(message, place, watched)
         books = self.books()
         if reply.has_error():
             said = reply.error.reason
@@ -421,9 +420,7 @@ def test_copies_put_back(tmp_path):
                 shutil.copy(old / name, tmp_path / name)
         if what == "gone":
             (tmp_path / "ledger").unlink()
-        reply = PrivateUplink()(
-            train(newest + 1), place, lambda m, _: trained(m, np.zeros(DIMENSION))
-        )
+        reply = gated()(train(newest + 1), place, lambda m, _: trained(m, np.zeros(DIMENSION)))
         if (
             what == "counter"
         ):  # a ledger ahead of its counter is what a crash leaves: the ledger counts
@@ -565,7 +562,7 @@ def test_the_threat_model_prints_this_number():
 
 def test_a_metric_is_what_the_owner_names_and_nothing_more(tmp_path):
     node = Node(tmp_path, metrics=["loss"])
-    reply = PrivateUplink()(
+    reply = gated()(
         train(kind="evaluate"),
         node.context(),
         lambda m, _: Message(

@@ -16,7 +16,7 @@ pytest.importorskip("flwr", reason="needs the flower extra")
 from flwr.app import ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.serverapp.strategy import FedAvg
 
-from quietbit.flower import PrivateStrategy, PrivateUplink, Simulation
+from quietbit.flower import PrivateStrategy, Simulation
 from quietbit.node.budget import ANSWERS, account_of
 from quietbit.run.plan import Plan
 from spaces import space_of_seed
@@ -25,6 +25,7 @@ from unit.flower.kit import (
     HandGrid,
     be_the_server,
     context,
+    gated,
     ledger,
     model,
     simulated,
@@ -65,7 +66,7 @@ SECTIONS: dict[str, dict[str, Any]] = {
     "sums with scouts": SUMMED | {"quietbit.scouts.every": 8, "quietbit.masks.threshold": 4},
     "sums of answers": SUMMED | EVALUATES,
 }
-MOD = simulated(PrivateUplink(simulation=Simulation(seed=7, metrics=("num-examples",))))
+MOD = simulated(gated(simulation=Simulation(seed=7, metrics=("num-examples",))))
 
 
 class Network(HandGrid):

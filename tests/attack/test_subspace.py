@@ -10,7 +10,6 @@ import pytest
 pytest.importorskip("flwr", reason="needs the flower extra")
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
 
-from quietbit.flower import PrivateUplink
 from quietbit.mechanism.additive import Gaussian
 from quietbit.mechanism.ball import Ball, Norm
 from quietbit.node.ledger import FileLedger
@@ -22,7 +21,7 @@ from quietbit.run.request import request_record
 from quietbit.subspace import Subspace
 from quietbit.wire.uplink import Uplink
 from spaces import space_of_seed
-from unit.flower.kit import DIMENSION, app, be_the_server, context, model
+from unit.flower.kit import DIMENSION, app, be_the_server, context, gated, model
 from unit.node.makers import write_policy
 
 pytestmark = pytest.mark.filterwarnings("ignore::quietbit.node.policy.SeededRngWarning")
@@ -86,7 +85,7 @@ class Node:
         path = write_policy(folder, **changes | (rules or {}))
         self.folder = folder
         self.context = context(11, config=config, quietbit_policy=path)
-        self.mod = PrivateUplink(**fields)
+        self.mod = gated(**fields)
 
     def answers(self, message: Message, update: Any) -> Message:
         """The node's reply, of an app with this update."""

@@ -29,9 +29,8 @@ import pytest
 pytest.importorskip("flwr", reason="needs the flower extra")
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 
-from quietbit.flower import PrivateUplink
 from quietbit.node.answer_time import GRAIN
-from unit.flower.kit import DIMENSION, context, trained
+from unit.flower.kit import DIMENSION, context, gated, trained
 from unit.flower.test_client import CONFIG, request
 from unit.node.makers import books, write_policy
 
@@ -362,7 +361,7 @@ def test_one_release_leaves_at_its_moment_whatever_the_app_does(tmp_path, call):
         signal.signal(number, tells)
     asked = request()
     begun = time.time()
-    reply = PrivateUplink()(asked, place, call)
+    reply = gated()(asked, place, call)
     left = time.time()
     assert not reply.has_error(), reply.error.reason
     stamp = reply.metadata.created_at
@@ -402,7 +401,7 @@ for call in (low_recursion, low_recursion_for_long):
     policy = write_policy(Path(tempfile.mkdtemp()), epsilon=1e6, answer_seconds=SECONDS)
     place = context(11, config=CONFIG, quietbit_policy=policy)
     begun = time.time()
-    reply = PrivateUplink()(request(), place, call)
+    reply = gated()(request(), place, call)
     assert time.time() - begun >= SECONDS
     assert list(reply.content) == ["quietbit"]
     assert sys.getrecursionlimit() == 1000

@@ -176,12 +176,12 @@ class FlowerFederation(Federation):
         pytest.importorskip("flwr", reason="needs the flower extra")
         from flwr.serverapp.strategy import FedAvg
 
-        from quietbit.flower import PrivateStrategy, PrivateUplink, Simulation
-        from unit.flower.kit import HandGrid, be_the_server, context, simulated
+        from quietbit.flower import PrivateStrategy, Simulation
+        from unit.flower.kit import HandGrid, be_the_server, context, gated, simulated
 
         be_the_server()
         rules = Simulation(seed=SEED, metrics=self.metrics)
-        self._mod = simulated(PrivateUplink(simulation=rules))
+        self._mod = simulated(gated(simulation=rules))
         inner = FedAvg(min_train_nodes=1, min_available_nodes=1, min_evaluate_nodes=1)
         self.strategy = PrivateStrategy(inner, self.config)
         self._grid = HandGrid(range(self.FIRST, self.FIRST + self.nodes))

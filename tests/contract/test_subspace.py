@@ -43,13 +43,22 @@ def test_flower() -> None:
     from flwr.app import ConfigRecord
     from flwr.serverapp.strategy import FedAvg
 
-    from quietbit.flower import PrivateStrategy, PrivateUplink, Simulation
-    from unit.flower.kit import DIMENSION, HandGrid, app, be_the_server, context, model, simulated
+    from quietbit.flower import PrivateStrategy, Simulation
+    from unit.flower.kit import (
+        DIMENSION,
+        HandGrid,
+        app,
+        be_the_server,
+        context,
+        gated,
+        model,
+        simulated,
+    )
 
     nodes = [11, 12, 13]
     config = SUBSPACE
     space = directions(DIMENSION)
-    mod = simulated(PrivateUplink(simulation=Simulation(seed=7)))
+    mod = simulated(gated(simulation=Simulation(seed=7)))
     be_the_server()
     inner = FedAvg(min_train_nodes=3, min_available_nodes=3)
     strategy = PrivateStrategy(inner, config, basis=space)
@@ -133,9 +142,9 @@ def test_flower_nodes_that_replay_rounds_have_the_servers_bits(momentum: float) 
     from flwr.app import Array, ArrayRecord, ConfigRecord
     from flwr.serverapp.strategy import FedAvg
 
-    from quietbit.flower import PrivateStrategy, PrivateUplink, Simulation
+    from quietbit.flower import PrivateStrategy, Simulation
     from quietbit.run.messages import MODEL
-    from unit.flower.kit import HandGrid, be_the_server, context, simulated, trained
+    from unit.flower.kit import HandGrid, be_the_server, context, gated, simulated, trained
 
     dimension, size, nodes = 4_000, 40, [11, 12, 13]
     space = space_of_seed(3, size, dimension)
@@ -144,7 +153,7 @@ def test_flower_nodes_that_replay_rounds_have_the_servers_bits(momentum: float) 
         "quietbit.replay.momentum": momentum,
         "quietbit.replay.learning-rate": 0.5,
     }
-    mod = simulated(PrivateUplink(simulation=Simulation(seed=7)))
+    mod = simulated(gated(simulation=Simulation(seed=7)))
     be_the_server()
     inner = FedAvg(min_train_nodes=3, min_available_nodes=3)
     strategy = PrivateStrategy(inner, config, basis=space)
@@ -241,7 +250,7 @@ def test_flower_beside_other_sections(more: dict[str, Any]) -> None:
     from flwr.app import ConfigRecord
     from flwr.serverapp.strategy import FedAvg
 
-    from quietbit.flower import PrivateStrategy, PrivateUplink, Simulation
+    from quietbit.flower import PrivateStrategy, Simulation
     from unit.flower.kit import (
         CONFIG,
         DIMENSION,
@@ -249,6 +258,7 @@ def test_flower_beside_other_sections(more: dict[str, Any]) -> None:
         app,
         be_the_server,
         context,
+        gated,
         model,
         simulated,
     )
@@ -258,7 +268,7 @@ def test_flower_beside_other_sections(more: dict[str, Any]) -> None:
     config |= {"quietbit.adjacency": "zero-out"}
     space = directions(DIMENSION)
     rules = Simulation(seed=7, metrics=("num-examples",))
-    mod = simulated(PrivateUplink(simulation=rules))
+    mod = simulated(gated(simulation=rules))
     be_the_server()
     inner = FedAvg(min_train_nodes=6, min_available_nodes=6, min_evaluate_nodes=6)
     strategy = PrivateStrategy(inner, config, basis=space)

@@ -47,9 +47,9 @@ import numpy as np
 from flwr.app import Array, ArrayRecord, Message, RecordDict
 from flwr.clientapp import ClientApp
 
-from quietbit.flower import PrivateUplink
+from quietbit.flower import PrivateClientApp
 
-app = ClientApp(mods=[PrivateUplink()])
+app = PrivateClientApp()
 
 
 @app.train()

@@ -29,7 +29,7 @@ from typer.testing import CliRunner
 
 from quietbit import InvalidParameter, group_norm
 from quietbit.cli.app import app as command
-from quietbit.flower import PrivateStrategy, PrivateUplink, Simulation
+from quietbit.flower import PrivateClientApp, PrivateStrategy, Simulation
 from unit.flower.kit import RUN, HandGrid, as_actor, be_the_server
 
 NODES, ROUNDS = 30, 8
@@ -85,8 +85,8 @@ def federation(make, digits):
     Flower tutorial's.
     """
     images, labels = digits
-    app = ClientApp(
-        mods=[PrivateUplink(simulation=Simulation(seed=7))]
+    app = PrivateClientApp(
+        simulation=Simulation(seed=7)
     )  # seeded, so that the test is always the same
 
     @app.train()

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from flwr.app import Array, ArrayRecord, Context, Message, RecordDict
-from flwr.clientapp import ClientApp
 
 from flower_language.task import Choice, author, train
-from quietbit.flower import PrivateUplink
+from quietbit.flower import PrivateClientApp
 
-app = ClientApp(mods=[PrivateUplink()])
+app = PrivateClientApp()
 
 
 @app.train()

@@ -1,7 +1,7 @@
-"""Flower: private updates by a client mod within the owner's policy, and a strategy wrapper.
+"""Flower: an app whose call is the owner's gate, and a strategy wrapper.
 
-Idea     two lines change in a Flower app. The mod (`PrivateUplink`) turns the difference a client
-         has learnt into one packed release and lets nothing else out; the wrapper
+Idea     two lines change in a Flower app. `PrivateClientApp` turns the difference that a client has
+         learnt into one packed release and lets nothing else out; the wrapper
          (`PrivateStrategy`) turns releases into a mean and hands it to any strategy. Both read the
          run's plan from the run config (`quietbit.run.plan`). Names (`__init__.pyi`) are imported
          when they are first used.
@@ -9,4 +9,8 @@ Idea     two lines change in a Flower app. The mod (`PrivateUplink`) turns the d
 
 from quietbit._lazy import attach
 
-__getattr__, __dir__, __all__ = attach(__name__, __file__, ("flwr", "flower"))
+RENAMED = {
+    "PrivateUplink": "PrivateClientApp: write app = PrivateClientApp() in place of "
+    "ClientApp(mods=[PrivateUplink()])"
+}
+__getattr__, __dir__, __all__ = attach(__name__, __file__, ("flwr", "flower"), RENAMED)

@@ -1,6 +1,6 @@
-"""Flower: private updates by a client mod within the owner's policy, and a strategy wrapper."""
+"""Flower: an app whose call is the owner's gate, and a strategy wrapper."""
 
-from quietbit.flower.client import PrivateUplink as PrivateUplink
+from quietbit.flower.client import PrivateClientApp as PrivateClientApp
 from quietbit.flower.strategy import PrivateStrategy as PrivateStrategy
 from quietbit.node.policy import SeededRngWarning as SeededRngWarning
 from quietbit.node.policy import Simulation as Simulation

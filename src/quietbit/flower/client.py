@@ -1,11 +1,13 @@
-"""The client's half: a Flower mod that lets one private release out and nothing else.
+"""The client's half: a Flower app that lets one private release out and nothing else.
 
-Idea     a request is checked against the owner's policy and noted in the ledger before the app is
-         called. What leaves afterwards is one release, whatever the app does, and the numbers that
-         the policy names, 0 where the app has none. Steps of a masked sum that need no update are
-         answered without the app. Evaluations and queries without a price are answered with those
-         numbers, or a constant. A node that will not answer says so in an error reply.
-Frames   Flower sends the text of whatever this mod raises to the server. So on an owned node the
+Idea     the app's call is the gate: whatever is registered with it (functions, mods, a lifespan)
+         runs inside, so no order of mods can be wrong. A request is checked against the owner's
+         policy and noted in the ledger before the app's own code is called. What leaves afterwards
+         is one release, whatever that code does, and the numbers that the policy names, 0 where the
+         app has none. Steps of a masked sum that need no update are answered without it.
+         Evaluations and queries without a price are answered with those numbers, or a constant. A
+         node that will not answer says so in an error reply.
+Frames   Flower sends the text of whatever an app raises to the server. So on an owned node the
          engine's thread only waits (`node.guard`): a worker decides and makes the reply, the app
          has a thread of its own, and what the app answers is read there, too. The zero release is
          made before the app begins; it leaves at its moment where no other reply is complete by
@@ -21,7 +23,7 @@ from __future__ import annotations
 import copy
 import traceback
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cache, partial
 from logging import ERROR, INFO
 from typing import Any, NamedTuple, TypeAlias, final
@@ -38,13 +40,16 @@ from flwr.app import (
     MetricRecord,
     RecordDict,
 )
+from flwr.client import ClientFnExt
+from flwr.clientapp import ClientApp
+from flwr.clientapp.typing import ClientAppCallable, Mod
 from flwr.common.constant import ErrorCode
 from flwr.common.serde import recorddict_from_proto, recorddict_to_proto
 from flwr.supercore import log
 
 from quietbit._typing import FloatVector
 from quietbit.errors import InvalidParameter, one_line, require
-from quietbit.flower.patches import in_simulation, refuse_lifespans
+from quietbit.flower.patches import in_simulation
 from quietbit.node.answer_time import AnswerTime
 from quietbit.node.gatekeeper import Gate
 from quietbit.node.guard import Outbox, guarded, quiet_handlers
@@ -67,17 +72,17 @@ from quietbit.run.layout import ModelLayout
 from quietbit.run.messages import ENCLOSED, MODEL, RECORD, SPEED, SUM, NodeName
 from quietbit.run.part import Arrival
 
-__all__ = ["PrivateUplink"]
+__all__ = ["PrivateClientApp"]
 
 ARRAYS = "arrays"  # where Flower's strategies put the model
 OURS = (RECORD, SUM, MODEL)  # our records in a node's state
 BESIDE = (MODEL, SPEED, ENCLOSED)  # our records in a message that no app is shown
-CallNext: TypeAlias = Callable[[Message, Context], Message]
+Register: TypeAlias = Callable[[ClientAppCallable], ClientAppCallable]
 Start: TypeAlias = Callable[[Context], ArrayRecord]
 SIMULATED = (
     "simulated nodes have no owner: they answer whatever the run asks, within the run's own "
-    "budget. On a SuperNode the policy of its owner decides, and without one nothing is released "
-    "(`quietbit node init`)."
+    "budget. On a SuperNode the policy of its owner decides, and without one this app releases "
+    "nothing (`quietbit node init`)."
 )
 
 
@@ -97,59 +102,104 @@ class _AppResult(NamedTuple):
 
 
 @final
-@dataclass(frozen=True)
-class PrivateUplink:
-    """A mod, `ClientApp(mods=[PrivateUplink()])`, that turns train replies into private releases.
+class PrivateClientApp(ClientApp):
+    """``app = PrivateClientApp()``: a `ClientApp` of which nothing leaves but private releases.
 
-    The node config names the owner's policy or gatekeeper; without one a SuperNode releases
-    nothing. ``simulation`` changes the rules of nodes in Flower's simulation runtime, which have no
-    owner; on a SuperNode it does nothing. Put it first among the mods: it is then the last to touch
-    a reply. ``start`` gives the model of round 0, where the app ships with it
-    (`quietbit.replay.start`).
+    Functions, mods and a lifespan are registered as with any `ClientApp`, and all of them run
+    inside the gate: what they see and send stays on the node. The node config names the owner's
+    policy or gatekeeper; without one a SuperNode releases nothing. ``simulation`` changes the rules
+    of nodes in Flower's simulation runtime, which have no owner; on a SuperNode it does nothing.
+    ``start`` gives the model of round 0, where the app ships with it (`quietbit.replay.start`).
     """
 
-    simulation: Simulation = field(default_factory=Simulation, kw_only=True)
-    start: Start | None = field(default=None, kw_only=True)
+    def __init__(
+        self,
+        client_fn: ClientFnExt | None = None,
+        mods: list[Mod] | None = None,
+        *,
+        simulation: Simulation | None = None,
+        start: Start | None = None,
+    ) -> None:
+        """Keep the rules of a simulation; refuse a gate inside this one."""
+        super().__init__(client_fn, mods)
+        rules = Simulation() if simulation is None else simulation
+        require(isinstance(rules, Simulation), "simulation", simulation, "a Simulation")
+        for inner in (client_fn, *(mods or ())):
+            _refuse_gate(inner)
+        self.simulation = rules
+        self.start = start
 
-    def __post_init__(self) -> None:
-        """Refuse what is not a Simulation."""
-        is_simulation = isinstance(self.simulation, Simulation)
-        require(is_simulation, "simulation", self.simulation, "a Simulation")
+    def __init_subclass__(cls) -> None:
+        """Refuse a class that could answer in another way."""
+        raise TypeError("PrivateClientApp cannot be subclassed: its call is the gate.")
 
-    def __call__(self, message: Message, context: Context, call_next: CallNext) -> Message:
+    def __call__(self, message: Message, context: Context, *more: object) -> Message:
         """Answer a message of the server."""
         try:
-            exchange = _Exchange.of(self, message, context, call_next)
+            rule = "left out: PrivateClientApp is an app, not a mod"
+            require(not more, "call_next", len(more), rule)
+            exchange = _Exchange.of(self, message, context, super().__call__)
             if not exchange.simulated:
                 return exchange.answer_guarded()
-        except BaseException:  # before anything was asked or noted
+        except BaseException as error:  # before anything was asked or noted
+            if more:
+                log(ERROR, "quietbit: %s", error)
             return _error_reply(message, CANNOT_ANSWER)
         _say_simulated()
         exchange.answer(exchange.outbox)
         context.state = exchange.outbox.reply.state
         return exchange.outbox.reply.message
 
+    def train(self, action: str = "default", *, mods: list[Mod] | None = None) -> Register:
+        """Register a train function, which runs inside the gate."""
+        return _registering(super().train(action, mods=mods), mods)
+
+    def evaluate(self, action: str = "default", *, mods: list[Mod] | None = None) -> Register:
+        """Register an evaluate function, which runs inside the gate."""
+        return _registering(super().evaluate(action, mods=mods), mods)
+
+    def query(self, action: str = "default", *, mods: list[Mod] | None = None) -> Register:
+        """Register a query function, which runs inside the gate."""
+        return _registering(super().query(action, mods=mods), mods)
+
+
+def _registering(register: Register, mods: list[Mod] | None) -> Register:
+    """Return a decorator that refuses a gate as a function, or among its mods."""
+    for mod in mods or ():
+        _refuse_gate(mod)
+
+    def checked(function: ClientAppCallable) -> ClientAppCallable:
+        _refuse_gate(function)
+        return register(function)
+
+    return checked
+
+
+def _refuse_gate(inner: object) -> None:
+    rule = "a function: one PrivateClientApp cannot stand inside another"
+    require(not isinstance(inner, PrivateClientApp), "what runs in the app", inner, rule)
+
 
 @dataclass
 class _Exchange:
     """One message and its answer."""
 
-    mod: PrivateUplink
+    app: PrivateClientApp
     message: Message
     context: Context
-    call_next: CallNext
+    call: ClientAppCallable  # the app's own functions, with its mods and lifespan around them
     outbox: Outbox[_Answer]
     simulated: bool
 
     @classmethod
     def of(
-        cls, mod: PrivateUplink, message: Message, context: Context, call_next: CallNext
+        cls, app: PrivateClientApp, message: Message, context: Context, call: ClientAppCallable
     ) -> _Exchange:
         """Prepare an exchange whose reply is a refusal."""
         refusal_reply = _error_reply(message, CANNOT_ANSWER)
         outbox = Outbox(_Answer(refusal_reply, context.state), partial(_leave_state, context))
         simulated = not owner_keys(context.node_config) and in_simulation()
-        return cls(mod, message, context, call_next, outbox, simulated)
+        return cls(app, message, context, call, outbox, simulated)
 
     def answer_guarded(self) -> Message:
         """Answer for a node that has an owner: whatever happens, the outbox's reply leaves."""
@@ -174,7 +224,7 @@ class _Exchange:
         return RECORD in self.message.content and evaluates(self.context.run_config)
 
     def _gate(self) -> Gate:
-        rules = self.mod.simulation if self.simulated else None
+        rules = self.app.simulation if self.simulated else None
         context = self.context
         return gate_for(context.node_config, context.state, ConfigRecord, rules)
 
@@ -221,7 +271,7 @@ class _Exchange:
                 raise InvalidParameter.of("number of ArrayRecords in the message", "1", len(models))
             if models:
                 arrival.kind, arrival.arrays = next(iter(models.items()))
-        given = self.mod.start
+        given = self.app.start
         if given is not None:
             arrival.start = partial(_start_model, given, self.context)
         return arrival
@@ -303,7 +353,7 @@ class _Exchange:
         )
 
         def call() -> _AppResult:
-            reply: object = self.call_next(message, context)
+            reply: object = self.call(message, context)
             content = None
             if isinstance(reply, Message) and reply.has_content():
                 content = reply.content
@@ -451,6 +501,3 @@ def _tables(content: RecordDict | None) -> Iterable[Mapping[str, Any]]:
 def _say_simulated() -> None:
     """Say once per process which rules hold in a simulation."""
     log(INFO, "quietbit: %s", SIMULATED)
-
-
-refuse_lifespans(PrivateUplink)

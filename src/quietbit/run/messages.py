@@ -3,9 +3,7 @@
 Idea     the server says which round it is and which mechanism it will decode with, in full; the
          node builds and prices that mechanism itself. A release travels as one value of a
          ConfigRecord, which no strategy takes for weights: averaging it is an error, not a number.
-         Releases beyond 16 MiB are cut into several records, as Flower cuts large arrays. The steps
-         of a masked sum are messages of the type that the inner strategy trains with: Flower calls
-         a mod only where the app has a function of that type.
+         Releases beyond 16 MiB are cut into several records, as Flower cuts large arrays.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
 from flwr.serverapp.strategy import FedAvg
 
 from quietbit import Plan
-from quietbit.flower import PrivateStrategy, PrivateUplink, Simulation, current_batch
+from quietbit.flower import PrivateStrategy, Simulation, current_batch
 from quietbit.local.loop import simulate
 from quietbit.node.budget import ANSWERS, account_of
 from quietbit.run.participation import releases_per_client
@@ -33,6 +33,7 @@ from unit.flower.kit import (
     app,
     be_the_server,
     context,
+    gated,
     ledger,
     model,
     simulated,
@@ -45,7 +46,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::quietbit.flower.SeededRngWarnin
 SHOWN = re.compile(r"epsilon (?:<=|≤|at most|is) ?([0-9.e+-]*[0-9])")
 ROUNDING = 1.0011  # four digits, rounded up
 NODES = 6
-MOD = simulated(PrivateUplink(simulation=Simulation(seed=3)))
+MOD = simulated(gated(simulation=Simulation(seed=3)))
 DATA = re.compile(r'<script type="application/json" id="data">(.*?)</script>', re.DOTALL)
 KINDS = ("plain", "evaluated", "scouts", "samples", "sums")
 DRAWS = [(kind, seed) for seed in range(3) for kind in KINDS]

@@ -15,7 +15,7 @@ from flwr.simulation.ray_transport.ray_actor import VirtualClientEngineActor
 from flwr.supercore.run import Run
 from flwr.supercore.task_identity import TaskIdentity
 
-from quietbit.flower import PrivateStrategy, PrivateUplink, Simulation
+from quietbit.flower import PrivateClientApp, PrivateStrategy, Simulation
 from quietbit.node.ledger import LedgerState, StateLedger
 
 
@@ -24,8 +24,22 @@ def as_actor():
     return mock.patch("quietbit.flower.client.in_simulation", return_value=True)
 
 
-def simulated(mod: PrivateUplink):
-    """The mod as Flower's simulation runtime calls it: by the actor that runs an app, without ray
+def gated(**settings):
+    """A PrivateClientApp to which a function is given with every message."""
+    PrivateClientApp(**settings)  # what it refuses, it refuses now
+
+    def call(message, place, function):
+        app = PrivateClientApp(**settings)
+        kind, _, action = message.metadata.message_type.partition(".")
+        register = {"train": app.train, "evaluate": app.evaluate, "query": app.query}[kind]
+        register(*filter(None, [action]))(function)
+        return app(message=message, context=place)
+
+    return call
+
+
+def simulated(mod):
+    """The app as Flower's simulation runtime calls it: by the actor that runs an app, without ray
     around it.
     """
 
@@ -39,8 +53,8 @@ def simulated(mod: PrivateUplink):
     return call
 
 
-SIMULATED_MOD = PrivateUplink(simulation=Simulation(seed=7))
-SIMULATED = simulated(SIMULATED_MOD)  # the mod of every test without a policy of its own
+SIMULATED_MOD = gated(simulation=Simulation(seed=7))
+SIMULATED = simulated(SIMULATED_MOD)  # the app of every test without a policy of its own
 RUN = 2**63 + 5  # Flower's ids use all 64 bits
 CONFIG = {
     "quietbit.mechanism": "imvu",

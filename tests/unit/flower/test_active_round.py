@@ -16,7 +16,7 @@ from flwr.serverapp.strategy import FedAvg
 
 from quietbit import Plan
 from quietbit.errors import InvalidParameter
-from quietbit.flower import PrivateStrategy, PrivateUplink
+from quietbit.flower import PrivateStrategy
 from quietbit.kernel.client_rng import seeded_client_rng
 from quietbit.mechanism.rotation import round_number
 from quietbit.node.policy import simulated_directory
@@ -26,7 +26,7 @@ from quietbit.secagg.identity import Directory, Identity
 from quietbit.secagg.plan import masked_size
 from quietbit.wire.payload import Payload
 from quietbit.wire.uplink import Uplink
-from unit.flower.kit import DIMENSION, RUN, be_the_server, ledger, model
+from unit.flower.kit import DIMENSION, RUN, be_the_server, gated, ledger, model
 from unit.flower.secure_kit import (
     ACTIVE,
     CONFIG,
@@ -217,7 +217,7 @@ def one_round(room, strategy, number=1):
 
 
 def test_nodes_of_owners(tmp_path, monkeypatch):
-    monkeypatch.setattr("unit.flower.secure_kit.SIMULATED", PrivateUplink())
+    monkeypatch.setattr("unit.flower.secure_kit.SIMULATED", gated())
     room = Owned(tmp_path)
     found, _ = one_round(room, room.strategy())
     assert np.array_equal(flat(found), plain(model(), NODES))
@@ -250,7 +250,7 @@ def test_nodes_of_owners(tmp_path, monkeypatch):
     ],
 )
 def test_an_owner_s_terms(changes, config, says, tmp_path, monkeypatch):
-    monkeypatch.setattr("unit.flower.secure_kit.SIMULATED", PrivateUplink())
+    monkeypatch.setattr("unit.flower.secure_kit.SIMULATED", gated())
     room = Owned(tmp_path, config, **changes)
     strategy = (
         room.strategy()
@@ -264,7 +264,7 @@ def test_an_owner_s_terms(changes, config, says, tmp_path, monkeypatch):
 
 
 def test_strangers_and_those_who_say_they_are_somebody_else_are_not_members(tmp_path, monkeypatch):
-    monkeypatch.setattr("unit.flower.secure_kit.SIMULATED", PrivateUplink())
+    monkeypatch.setattr("unit.flower.secure_kit.SIMULATED", gated())
     room = Owned(tmp_path)
 
     def alter(step, node, reply):
@@ -295,7 +295,7 @@ def test_a_server_s_own_directory_is_not_the_operator_s(tmp_path, monkeypatch, o
     """It invents members and gives nodes their places in its own list: nodes read theirs, and find
     others there.
     """
-    monkeypatch.setattr("unit.flower.secure_kit.SIMULATED", PrivateUplink())
+    monkeypatch.setattr("unit.flower.secure_kit.SIMULATED", gated())
     room = Owned(tmp_path)
     mixed = list(room.members.members)
     invented = Directory.of([(one.name, one.key) for one in reversed(mixed)])

@@ -13,7 +13,7 @@ pytest.importorskip("flwr", reason="needs the flower extra")
 sys.path.append(str(Path(__file__).parents[3] / "docs" / "hooks"))
 from walk import _walked
 
-from quietbit.flower import PrivateUplink, Simulation
+from quietbit.flower import PrivateClientApp, Simulation
 from quietbit.flower.client import _Exchange
 from unit.flower.kit import CONFIG, DIMENSION, app, as_actor, context
 from unit.flower.test_client import request
@@ -43,7 +43,7 @@ def test_a_message_takes_few_calls(owned, releases, tmp_path):
         context(11, config=config, **own),
         iter([request(number) for number in (1, 2)]),
     )
-    mod, call = PrivateUplink(simulation=Simulation(seed=7)), app(np.full(DIMENSION, 0.01))
+    mod, call = PrivateClientApp(simulation=Simulation(seed=7)), app(np.full(DIMENSION, 0.01))
 
     def answer():  # in this thread, which is the one that is watched
         exchange = _Exchange.of(mod, next(messages), place, call)

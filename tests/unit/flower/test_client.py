@@ -3,6 +3,7 @@ decline.
 """
 
 import asyncio
+import importlib
 import logging
 import pickle
 import shutil
@@ -20,7 +21,7 @@ from flwr.simulation.ray_transport.ray_actor import VirtualClientEngineActor
 
 from quietbit import Plan
 from quietbit.errors import InvalidParameter
-from quietbit.flower import PrivateUplink, SeededRngWarning, Simulation
+from quietbit.flower import PrivateClientApp, SeededRngWarning, Simulation
 from quietbit.flower import client as client_module
 from quietbit.kernel.client_rng import seeded_client_rng
 from quietbit.node.budget import account_of
@@ -42,6 +43,7 @@ from unit.flower.kit import (
     as_actor,
     be_the_server,
     context,
+    gated,
     ledger,
     model,
     simulated,
@@ -211,7 +213,7 @@ def test_a_simulation_needs_no_policy_and_says_once_which_rules_hold(caplog):
     client_module._say_simulated.cache_clear()
     with caplog.at_level(logging.INFO):
         for node in (11, 12):
-            assert simulated(PrivateUplink())(request(), context(node), app(SHIFT)).has_content()
+            assert simulated(gated())(request(), context(node), app(SHIFT)).has_content()
     assert caplog.text.count("simulated nodes have no owner") == 1
     assert "quietbit node init" in caplog.text
 
@@ -236,7 +238,7 @@ def owned(folder, **changes):
 
 
 def test_without_a_policy_nothing_is_released():
-    said = reason(PrivateUplink()(request(), context(11), never))
+    said = reason(gated()(request(), context(11), never))
     assert "releases nothing without one" in said
     assert "quietbit node init" in said
 
@@ -284,7 +286,7 @@ def test_a_node_config_with_a_mistake_releases_nothing_and_tells_nobody_what_is_
 
 def test_a_cap_of_the_node_is_not_raised_by_the_run(tmp_path):
     own = owned(tmp_path, epsilon=8.0)
-    mod, answers = PrivateUplink(), 0
+    mod, answers = gated(), 0
     for run in range(
         10, 40
     ):  # every run is a new one, with a new context and a budget of a million
@@ -307,14 +309,10 @@ def test_a_cap_of_the_node_is_not_raised_by_the_run(tmp_path):
 def test_restarts_and_new_runs_go_on_with_the_file(tmp_path):
     own = owned(tmp_path, releases=4)
     for run in (1, 2, 3, 4):
-        assert PrivateUplink()(
-            request(run=run), context(run, run=run, **own), app(SHIFT)
-        ).has_content()
-    assert "budget-spent: " in reason(
-        PrivateUplink()(request(run=5), context(5, run=5, **own), never)
-    )
+        assert gated()(request(run=run), context(run, run=run, **own), app(SHIFT)).has_content()
+    assert "budget-spent: " in reason(gated()(request(run=5), context(5, run=5, **own), never))
     (tmp_path / "ledger").write_text((tmp_path / "ledger").read_text()[:-30])
-    said = reason(PrivateUplink()(request(run=6), context(6, run=6, **own), never))
+    said = reason(gated()(request(run=6), context(6, run=6, **own), never))
     assert said == "quietbit: unusable: This node cannot answer; its owner's log says why."
 
 
@@ -322,10 +320,10 @@ def test_a_ledger_and_counter_that_go_back_within_a_run_are_noticed(tmp_path):
     own = owned(tmp_path)
     place = context(11, **own)
     shutil.copytree(tmp_path, tmp_path / "copy")
-    assert PrivateUplink()(request(1), place, app(SHIFT)).has_content()
+    assert gated()(request(1), place, app(SHIFT)).has_content()
     for name in ("ledger", "counter"):
         shutil.copy(tmp_path / "copy" / name, tmp_path / name)
-    assert "its owner's log says why" in reason(PrivateUplink()(request(2), place, never))
+    assert "its owner's log says why" in reason(gated()(request(2), place, never))
 
 
 def test_a_release_that_is_noted_and_cannot_be_made_says_so(monkeypatch):
@@ -358,12 +356,12 @@ def test_the_gatekeeper_gives_the_release_of_the_process(tmp_path):
         place = context(11, partition=2, **own)
         replies.append(
             [
-                PrivateUplink()(request(number), place, call)
+                gated()(request(number), place, call)
                 for number, call in ((1, app(SHIFT)), (2, fails))
             ]
         )
         assert "answered-before: " in reason(
-            PrivateUplink()(request(2), place, never), "quietbit, answered before: "
+            gated()(request(2), place, never), "quietbit, answered before: "
         )
         assert books(folder).releases == 2
     gate.stop()
@@ -382,7 +380,7 @@ def test_a_server_with_other_mechanisms_is_priced_not_believed(tmp_path):
     assert "budget-spent: " in reason(SIMULATED(request(2, mechanism=loud), place, never))
     wide = Plan.from_run_config(CONFIG | {"quietbit.clip": 3.0}).mechanism_for(DIMENSION)
     assert "so large a clip" in reason(
-        PrivateUplink()(request(mechanism=wide), context(11, **owned(tmp_path)), never)
+        gated()(request(mechanism=wide), context(11, **owned(tmp_path)), never)
     )
 
 
@@ -415,7 +413,7 @@ def test_requests_that_are_none_are_declined_before_training():
 def test_evaluations_and_queries_are_answered_with_a_constant(kind, call):
     for mod, place in (
         (SIMULATED, context(11)),
-        (PrivateUplink(), context(11)),
+        (gated(), context(11)),
         (SIMULATED, context(11, quietbit_x=1)),
     ):
         reply = mod(request(kind=kind), place, call)
@@ -457,7 +455,7 @@ def test_a_metric_that_the_owner_names_is_one_number_whatever_happens(kind, tmp_
     wild = app(SHIFT, {"train_loss": float("nan"), "num-examples": 3})
     huge = app(SHIFT, {"train_loss": 10**400})
     for number, call in enumerate((app(SHIFT), fails, listed, wild, nothing, huge, torn, mixed), 1):
-        reply = PrivateUplink()(request(number, kind=kind), place, call)
+        reply = gated()(request(number, kind=kind), place, call)
         found.append({name: dict(record) for name, record in reply.content.metric_records.items()})
         assert set(reply.content) == {"quietbit-metrics"} | (
             {"quietbit"} if kind == "train" else set()
@@ -470,8 +468,8 @@ def test_a_metric_that_the_owner_names_is_one_number_whatever_happens(kind, tmp_
 
 def test_rules_of_a_simulation_are_what_they_say():
     with pytest.raises(InvalidParameter, match="a Simulation"):
-        PrivateUplink(simulation=7)
-    mod = simulated(PrivateUplink(simulation=Simulation(seed=7, metrics=("train_loss",))))
+        gated(simulation=7)
+    mod = simulated(gated(simulation=Simulation(seed=7, metrics=("train_loss",))))
     reply = mod(request(), context(11), app(SHIFT))
     assert sorted(reply.content) == ["quietbit", "quietbit-metrics"]
     assert reply.content["quietbit-metrics"] == MetricRecord({"train_loss": 0.25})
@@ -480,15 +478,16 @@ def test_rules_of_a_simulation_are_what_they_say():
 def test_seeded_randomness_warns_and_the_systems_differs():
     with pytest.warns(SeededRngWarning):
         SIMULATED(request(), context(11), app(SHIFT))
-    mod = simulated(PrivateUplink(simulation=Simulation()))
+    mod = simulated(gated(simulation=Simulation()))
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         replies = [mod(request(), context(11), app(SHIFT)) for _ in range(3)]
     assert len({reply.content["quietbit"]["release"] for reply in replies}) == 3
 
 
-def test_it_works_as_a_mod_of_a_client_app_and_travels():
-    client = ClientApp(mods=[pickle.loads(pickle.dumps(SIMULATED_MOD))])  # noqa: S301
+def test_it_is_a_client_app_and_travels():
+    private = PrivateClientApp(simulation=Simulation(seed=7))
+    client = pickle.loads(pickle.dumps(private))  # noqa: S301
 
     @client.train()
     def train(message, context):
@@ -527,28 +526,76 @@ def spans(context):
     yield
 
 
-def test_a_lifespan_beside_the_mod_is_refused_when_the_app_is_made():
-    """It runs outside every mod: Flower sent the text of its exception to the server, and no ledger
+def test_a_lifespan_runs_inside_the_gate(tmp_path):
+    """It ran outside every mod: Flower sent the text of its exception to the server, and no ledger
     knew.
     """
-    client = ClientApp(mods=[SIMULATED_MOD])
-    with pytest.raises(InvalidParameter, match="cannot have a lifespan"):
-        client.lifespan()
-    plain = ClientApp()
-    plain.lifespan()(spans)  # an app without the mod is not ours to judge
-    plain.train()(app(SHIFT))
+
+    def spans(context):
+        raise ValueError("record of patient 4711")
+        yield
+
+    client = PrivateClientApp()
+    client.lifespan()(spans)
+    client.train()(app(SHIFT))
+    client.evaluate()(app(SHIFT))
+    owned = context(11, quietbit_policy=write_policy(tmp_path, epsilon=100.0))
+    reply = client(request(), owned)
+    assert set(reply.content) == {"quietbit"}  # a release of zero, which is noted
+    assert books(tmp_path).releases == 1
+    reply = client(request(kind="evaluate"), owned)
+    assert reply.has_content()
+    assert not reply.content
+
+
+def adds(message, place, call_next):
+    """A mod of somebody else's: it sends more than it was given."""
+    reply = call_next(message, place)
+    reply.content["leak"] = ConfigRecord({"x": [417.25]})
+    reply.content["more"] = MetricRecord({"secret": 417.25})
+    return reply
 
 
 @pytest.mark.parametrize("kind", ["train", "evaluate", "query"])
-def test_a_lifespan_beside_the_mod_of_one_function_is_refused_too(kind):
-    first = ClientApp()
-    getattr(first, kind)(mods=[SIMULATED_MOD])(app(SHIFT))
-    with pytest.raises(InvalidParameter, match="cannot have a lifespan"):
-        first.lifespan()
-    second = ClientApp()
-    second.lifespan()(spans)
-    with pytest.raises(InvalidParameter, match="cannot have a lifespan"):
-        getattr(second, kind)(mods=[SIMULATED_MOD])
+def test_every_mod_and_function_is_inside_the_gate(kind):
+    """Behind another mod, among a function's mods, or missing on evaluate, raw arrays left."""
+    private = PrivateClientApp(mods=[adds], simulation=Simulation(seed=7))
+    getattr(private, kind)(mods=[adds])(app(SHIFT))
+
+    def call(message, place):
+        return private(message=message, context=place)
+
+    with as_actor():
+        reply = call(request(kind=kind), context(11))
+    assert set(reply.content) == ({"quietbit"} if kind == "train" else set())
+
+
+def test_a_gate_stands_in_no_other_gate_and_is_no_mod():
+    """Twice, an update of 0.1 arrived as 0.001."""
+    inner = PrivateClientApp()
+    with pytest.raises(InvalidParameter, match="cannot stand inside another"):
+        PrivateClientApp(mods=[inner])
+    with pytest.raises(InvalidParameter, match="cannot stand inside another"):
+        PrivateClientApp().train()(inner)
+    with pytest.raises(InvalidParameter, match="cannot stand inside another"):
+        PrivateClientApp().evaluate(mods=[inner])
+    with pytest.raises(TypeError, match="cannot be subclassed"):
+        type("Mine", (PrivateClientApp,), {})
+
+
+def test_a_gate_among_the_mods_of_another_app_answers_nothing_and_says_why(tmp_path, caplog):
+    plain = ClientApp(mods=[PrivateClientApp()])
+    plain.train()(app(SHIFT))
+    place = context(11, quietbit_policy=write_policy(tmp_path, epsilon=100.0))
+    reply = plain(request(), place)
+    assert reply.has_error()
+    assert books(tmp_path).releases == 0
+    assert "PrivateClientApp is an app, not a mod" in caplog.text
+
+
+def test_the_name_that_it_had_is_refused_with_the_new_one():
+    with pytest.raises(ImportError, match=r"PrivateUplink is now PrivateClientApp: write app = "):
+        importlib.import_module("quietbit.flower").PrivateUplink  # noqa: B018
 
 
 def test_ctrl_c_is_the_owners():

@@ -12,7 +12,7 @@ from flwr.app import ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.serverapp.strategy import FedAvg
 
 from quietbit import Plan
-from quietbit.flower import PrivateUplink, Simulation
+from quietbit.flower import Simulation
 from quietbit.mechanism.response import RandomisedResponse
 from quietbit.node.request import Framed
 from quietbit.run.request import request_record
@@ -21,6 +21,7 @@ from unit.flower.kit import (
     CONFIG,
     Federation,
     app,
+    gated,
     ledger,
     model,
     simulated,
@@ -28,7 +29,7 @@ from unit.flower.kit import (
 from unit.node.makers import books, write_policy
 
 ASKS = CONFIG | {"quietbit.evaluate.epsilon": 2.0, "quietbit.evaluate.releases": 3}
-MOD = simulated(PrivateUplink())
+MOD = simulated(gated())
 
 
 def evaluates(value, name="accuracy"):
@@ -89,7 +90,7 @@ def crash(*_):
 )
 def test_an_app_without_the_metric_answers_like_any_other(call, tmp_path):
     path = write_policy(tmp_path, evaluate=4.0, epsilon=20.0)
-    federation = federation_of(1, mod=PrivateUplink(), quietbit_policy=path)
+    federation = federation_of(1, mod=gated(), quietbit_policy=path)
     _, replies, _ = federation.evaluate(1, call)
     assert list(replies[0].content) == ["quietbit"]
     assert books(tmp_path).releases == 1
@@ -150,7 +151,7 @@ def test_an_owner_who_allows_no_evaluations_declines_and_one_who_does_is_asked_f
         folder = tmp_path / name
         folder.mkdir()
         path = write_policy(folder, evaluate=evaluate, epsilon=20.0)
-        federation = federation_of(1, mod=PrivateUplink(), quietbit_policy=path)
+        federation = federation_of(1, mod=gated(), quietbit_policy=path)
         federation.evaluate(1, evaluates(0.5))
         assert federation.strategy.report().evaluations[0].answered == answered
         assert books(folder).releases == answered
@@ -176,7 +177,7 @@ def test_a_strategy_that_evaluates_on_no_node_is_warned_of_once_and_reports_no_e
 
 def test_numbers_that_an_owner_names_travel_beside_the_answer(tmp_path):
     path = write_policy(tmp_path, evaluate=4.0, epsilon=20.0, metrics=("num-examples",))
-    federation = federation_of(1, mod=PrivateUplink(), quietbit_policy=path)
+    federation = federation_of(1, mod=gated(), quietbit_policy=path)
     _, replies, _ = federation.evaluate(1, evaluates(0.5))
     assert dict(replies[0].content["quietbit-metrics"]) == {"num-examples": 31.0}
     assert federation.strategy.report().evaluations[0].answered == 1
@@ -184,7 +185,7 @@ def test_numbers_that_an_owner_names_travel_beside_the_answer(tmp_path):
 
 def test_a_confusion_matrix_is_a_list_of_estimates():
     config = ASKS | {"quietbit.evaluate.cells": 4, "quietbit.evaluate.metric": "confusion"}
-    federation = federation_of(300, config, simulated(PrivateUplink(simulation=Simulation())))
+    federation = federation_of(300, config, simulated(gated(simulation=Simulation())))
     _, _, metrics = federation.evaluate(1, evaluates([3, 0, 0, 1], "confusion"))
     assert len(metrics["confusion"]) == 4
     assert all(

@@ -16,7 +16,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Context, RecordDict
 from flwr.serverapp.strategy import FedAdam, FedAvg, FedAvgM
 
 from quietbit.errors import InvalidParameter
-from quietbit.flower import PrivateStrategy, PrivateUplink, Simulation
+from quietbit.flower import PrivateStrategy, Simulation
 from quietbit.node.refusal import Reason, Refusal
 from quietbit.node.request import run_name
 from quietbit.node.stores import MOST_RUNS, ModelFolder
@@ -24,7 +24,7 @@ from quietbit.run.messages import MODEL, SPEED
 from quietbit.run.request import request_record
 from quietbit.wire.downlink import HEAD
 from unit.flower import secure_kit
-from unit.flower.kit import RUN, HandGrid, be_the_server, context, ledger, simulated, trained
+from unit.flower.kit import RUN, HandGrid, be_the_server, context, gated, ledger, simulated, trained
 from unit.node.makers import write_policy
 
 SIZE = 20_000
@@ -38,7 +38,7 @@ CONFIG = {
     "quietbit.replay": True,
     "quietbit.local-arrays": "counter",
 }
-MOD = simulated(PrivateUplink(simulation=Simulation(seed=7)))
+MOD = simulated(gated(simulation=Simulation(seed=7)))
 pytestmark = pytest.mark.filterwarnings("ignore::quietbit.flower.SeededRngWarning")
 
 
@@ -226,7 +226,7 @@ def test_a_node_that_keeps_nothing_is_asked_twice_and_then_gets_the_model_always
 
 
 def test_who_has_the_start_from_the_app_never_gets_the_model():
-    mod = simulated(PrivateUplink(simulation=Simulation(seed=7), start=start))
+    mod = simulated(gated(simulation=Simulation(seed=7), start=start))
     federation = Federation(mod=mod, more={"quietbit.replay.start": "app"})
     federation.play(among=[11, 12])
     federation.play(among=[11, 12])
@@ -370,7 +370,7 @@ def test_a_real_node_keeps_its_model_where_its_policy_says(tmp_path):
         write_policy(tmp_path / "b", **rules),
     )
     own = {"11": {"quietbit_policy": policy}, "12": {"quietbit_policy": other}}
-    federation = Federation((11, 12), mod=PrivateUplink(), **own)
+    federation = Federation((11, 12), mod=gated(), **own)
     for number in range(1, 4):
         before = federation.arrays
         federation.play()

@@ -10,10 +10,10 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
 from flwr.serverapp.strategy import FedAvgM
 
 from quietbit.errors import InvalidParameter
-from quietbit.flower import PrivateStrategy, PrivateUplink, Simulation, current_batch, private_step
+from quietbit.flower import PrivateStrategy, Simulation, current_batch, private_step
 from quietbit.run.plan import Plan
 from quietbit.target import Unit
-from unit.flower.kit import RUN, HandGrid, be_the_server, context, ledger, simulated
+from unit.flower.kit import RUN, HandGrid, be_the_server, context, gated, ledger, simulated
 from unit.node.makers import write_policy
 
 SITES, ROUNDS, DIMENSION = 5, 25, 650
@@ -27,7 +27,7 @@ CONFIG = {
     "quietbit.samples.sampling-rate": 0.25,
 }
 FEWEST = {"min_train_nodes": 1, "min_evaluate_nodes": 1, "min_available_nodes": 1}
-MOD = simulated(PrivateUplink(simulation=Simulation()))
+MOD = simulated(gated(simulation=Simulation()))
 
 
 @pytest.fixture(scope="module")
@@ -149,7 +149,7 @@ def test_a_policy_of_samples_counts_over_runs_and_names_its_data_set(digits, tmp
     path = write_policy(
         tmp_path, unit="sample", data_set="digits 0", epsilon=1.5, adjacency="zero-out"
     )
-    mod, data = PrivateUplink(), digits[0][0]
+    mod, data = gated(), digits[0][0]
 
     def call(message, place, train):
         return mod(message, place, train)

@@ -12,7 +12,7 @@ from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.serverapp.strategy import FedAvg
 
 from quietbit.errors import InvalidParameter
-from quietbit.flower import PrivateStrategy, PrivateUplink, Simulation
+from quietbit.flower import PrivateStrategy, Simulation
 from unit.flower.kit import (
     CONFIG,
     DIMENSION,
@@ -21,6 +21,7 @@ from unit.flower.kit import (
     app,
     be_the_server,
     context,
+    gated,
     model,
     simulated,
 )
@@ -76,7 +77,7 @@ def test_nothing_in_the_result_depends_on_who_took_part():
     """
     be_the_server()
     nodes, results = [1, 2**62 + 1], []
-    mod = simulated(PrivateUplink(simulation=Simulation(seed=7, metrics=("train_loss",))))
+    mod = simulated(gated(simulation=Simulation(seed=7, metrics=("train_loss",))))
     inner = FedAvg(fraction_train=0.5, min_train_nodes=1)
     strategy, grid, arrays = PrivateStrategy(inner, SECRET), HandGrid(nodes), model()
     for number in range(1, 3):  # one of the two in each round, in a secret order

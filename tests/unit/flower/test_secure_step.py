@@ -8,7 +8,6 @@ pytest.importorskip("flwr", reason="needs the flower extra")
 from flwr.app import ConfigRecord, Context, Message, RecordDict
 from flwr.common.constant import ErrorCode
 
-from quietbit.flower import PrivateUplink
 from quietbit.node.ledger import FileLedger
 from quietbit.node.policy import Policy
 from quietbit.node.refusal import NotInSum
@@ -17,7 +16,7 @@ from quietbit.node.request import ProposedMechanism, Request, SumPart, descripti
 from quietbit.node.stores import Vault, key_file
 from quietbit.secagg.client import SumClient
 from quietbit.secagg.codec import Unmasking, decode, encode
-from unit.flower.kit import DIMENSION, RUN, SIMULATED, app, be_the_server, ledger, model
+from unit.flower.kit import DIMENSION, RUN, SIMULATED, app, be_the_server, gated, ledger, model
 from unit.flower.secure_kit import (
     NODES,
     SETTINGS,
@@ -113,8 +112,8 @@ def test_two_processes_of_a_node_do_not_both_unmask_or_share(tmp_path):
     room.contexts[101] = Room(**own).contexts[101]
     requests(room)
     before = twin(room.contexts[101])
-    assert not PrivateUplink()(room.asked["shares", 101], room.contexts[101], never).has_error()
-    second = PrivateUplink()(room.asked["shares", 101], before, never)
+    assert not gated()(room.asked["shares", 101], room.contexts[101], never).has_error()
+    second = gated()(room.asked["shares", 101], before, never)
     assert "Step 2 of the sum of round 1" in reason(
         second
     )  # the same keys would have sealed other shares
@@ -128,7 +127,7 @@ def test_two_processes_of_a_node_do_not_both_unmask_or_share(tmp_path):
     before = twin(room.contexts[101])
     found = Unmasking.read(room.carry(unmask(messages[0], [1, 2, 3, 4, 5])).content[SUM]["answer"])
     assert set(found.pair_keys) == {6}
-    second = PrivateUplink()(unmask(messages[0], [1, 2, 3, 4, 5, 6]), before, never)
+    second = gated()(unmask(messages[0], [1, 2, 3, 4, 5, 6]), before, never)
     assert "after step 5 of round 1" in reason(second)
     assert books(folder).releases == 1
 
@@ -452,6 +451,6 @@ def test_a_copied_state_without_the_owner_s_disk_is_no_sum(tmp_path):
         with pytest.raises(NotInSum):
             bad()
     key.chmod(0o644)
-    reply = PrivateUplink()(room.asked["shares", 101], room.contexts[101], never)
+    reply = gated()(room.asked["shares", 101], room.contexts[101], never)
     assert "its owner's log says why" in reason(reply)
     assert str(tmp_path) not in reply.error.reason

@@ -15,7 +15,7 @@ from flwr.serverapp.strategy import FedAdam, FedAvg, FedAvgM
 
 from quietbit import Plan
 from quietbit.errors import InvalidParameter, QuietbitError
-from quietbit.flower import PrivateStrategy, PrivateUplink, Simulation
+from quietbit.flower import PrivateStrategy, Simulation
 from quietbit.flower.inner import SINGLE
 from quietbit.node.budget import account_of
 from quietbit.wire.uplink import Uplink
@@ -29,6 +29,7 @@ from unit.flower.kit import (
     HandGrid,
     app,
     be_the_server,
+    gated,
     ledger,
     model,
     simulated,
@@ -116,7 +117,7 @@ def test_an_unaware_strategy_fails_and_averages_nothing():
     for unaware in (FedAvg(), FedAvgM(server_momentum=0.5), FedAdam()):
         with pytest.raises(InconsistentMessageReplies):
             unaware.aggregate_train(1, replies)
-    mod = simulated(PrivateUplink(simulation=Simulation(seed=7, metrics=("num-examples",))))
+    mod = simulated(gated(simulation=Simulation(seed=7, metrics=("num-examples",))))
     with pytest.raises(InconsistentMessageReplies, match="exactly one ArrayRecord"):
         FedAvg().aggregate_train(1, Federation(mod=mod).ask(1, model()))
 
@@ -303,7 +304,7 @@ def test_kept_arrays_stay_as_they_are():
 
 
 def test_allowed_metrics_are_averaged_plainly():
-    mod = simulated(PrivateUplink(simulation=Simulation(seed=7, metrics=("train_loss",))))
+    mod = simulated(gated(simulation=Simulation(seed=7, metrics=("train_loss",))))
     federation = Federation(mod=mod)
     replies = federation.ask(1, model(), {"train_loss": 0.5, "num-examples": 7})
     replies[1].content["quietbit-metrics"] = MetricRecord({"train_loss": 1.5})

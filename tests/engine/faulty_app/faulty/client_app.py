@@ -1,5 +1,4 @@
-"""A train function with the private mod, and before that mod another one that misbehaves on some
-nodes.
+"""A train function inside the gate, and around the gate a mod that misbehaves on some nodes.
 
 The node config says how, as ``behaviour``; ``disk`` is the node's folder.
 """
@@ -19,7 +18,7 @@ from flwr.clientapp import ClientApp
 
 from faulty.lesson import trained
 from quietbit import Plan
-from quietbit.flower import PrivateUplink
+from quietbit.flower import PrivateClientApp
 from quietbit.node.request import Framed
 from quietbit.wire.uplink import Uplink
 
@@ -83,10 +82,12 @@ def times_out(number: int, frame: object) -> None:
 signal.signal(
     signal.SIGALRM, times_out
 )  # in the main thread, where alone a handler can be installed
-app = ClientApp(mods=[misbehave, PrivateUplink(start=first_model)])
+private = PrivateClientApp(start=first_model)
+app = ClientApp(mods=[misbehave])  # around the gate: some nodes lie
+app.train()(private)
 
 
-@app.train()
+@private.train()
 def train(message: Message, context: Context) -> Message:
     """Learn the lesson of this node and round."""
     partition, number = (

@@ -9,7 +9,7 @@ from flwr.app import Error, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects
 
-from quietbit.flower import PrivateUplink, Simulation
+from quietbit.flower import PrivateClientApp, Simulation
 from secure_digits.task import LOST, UNHEARD, to_arrays, to_vector, update
 
 
@@ -41,10 +41,12 @@ def watch(message, context, call_next):
     return reply
 
 
-app = ClientApp(mods=[watch, PrivateUplink(simulation=Simulation(seed=3))])
+private = PrivateClientApp(simulation=Simulation(seed=3))
+app = ClientApp(mods=[watch])  # around the gate: what leaves it is watched
+app.train()(private)
 
 
-@app.train()
+@private.train()
 def train(message, context):
     received = to_vector(message.content["arrays"])
     after = received.astype("float64") - update(received, context.node_config["partition-id"])

@@ -11,7 +11,7 @@ from flwr.clientapp.mod import message_size_mod
 from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects
 
 from private_digits.task import problem, to_vector
-from quietbit.flower import PrivateUplink, Simulation
+from quietbit.flower import PrivateClientApp, Simulation
 from quietbit.local.problem import LocalPlan
 from quietbit.mechanism.ball import Norm
 
@@ -56,10 +56,13 @@ def watch(message, context, call_next):
     return reply
 
 
-app = ClientApp(mods=[watch, message_size_mod, PrivateUplink(simulation=Simulation(seed=0))])
+private = PrivateClientApp(simulation=Simulation(seed=0))
+app = ClientApp(mods=[watch, message_size_mod])  # around the gate: what leaves it is watched
+app.train()(private)
+app.evaluate()(private)
 
 
-@app.train()
+@private.train()
 def train(message, context):
     config, partition = context.run_config, context.node_config["partition-id"]
     task, arrays = problem(config["samples"]), message.content["arrays"]
@@ -73,7 +76,7 @@ def train(message, context):
     return Message(RecordDict({"arrays": ArrayRecord(moved), "metrics": metrics}), reply_to=message)
 
 
-@app.evaluate()
+@private.evaluate()
 def evaluate(message, context):
     score = problem(context.run_config["samples"]).evaluate(to_vector(message.content["arrays"]))
     metrics = MetricRecord({"num-examples": 7, "loss": score.loss})
