@@ -25,7 +25,7 @@ import quietbit.node
 import quietbit.nvflare
 from quietbit.cli.app import app
 from quietbit.cli.main import main
-from unit.auditor.test_doctor import one_of_each
+from unit.auditor.test_doctor import one_kernel
 
 ROOT = Path(__file__).parent.parent
 
@@ -73,10 +73,10 @@ def test_examples_run(page, tmp_path, monkeypatch):
     """In the order of the page, in one folder that has the checkout's examples and experiments, and
     one namespace.
 
-    On several pages stands `quietbit doctor`, which looks at one of each here; its own tests look
+    On several pages stands `quietbit doctor`, which asks one kernel here; its own tests look
     at everything.
     """
-    one_of_each(monkeypatch)
+    one_kernel(monkeypatch)
     monkeypatch.chdir(tmp_path)
     for folder in ("experiments", "examples"):
         (tmp_path / folder).symlink_to(ROOT / folder)

@@ -34,7 +34,7 @@ AES = {
 
 
 def doctor(json: JsonOption = False) -> int:
-    """Print versions, kernels, AES and GPU support, then test the sampler and the account.
+    """Print versions, kernels, AES and GPU support, then test kernels, a certificate and a payload.
 
     The exit code is 1 if a test fails.
 
