@@ -54,7 +54,7 @@ def main() -> None:
         "quietbit.epsilon": chosen.epsilon,
         "quietbit.adjacency": "zero-out",
         "quietbit.releases": chosen.rounds,
-        "quietbit.samples.count": 150,
+        "quietbit.samples.dataset-size": 150,
         "quietbit.samples.sampling-rate": 0.2,
         "quietbit.samples.steps": chosen.steps,
         "quietbit.samples.learning-rate": 1.0,

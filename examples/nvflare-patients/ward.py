@@ -1,4 +1,4 @@
-"""What a hospital runs: a Client API script whose only training is `private_step`."""
+"""What a hospital runs: a Client API script whose only training is `dp_sgd_step`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import sys
 import nvflare.client as flare
 from patients import Model, loss, of_site
 
-from quietbit.nvflare import private_step
+from quietbit.nvflare import dp_sgd_step
 
 
 def main() -> None:
@@ -23,7 +23,7 @@ def main() -> None:
         if received is None:
             break
         model.load_state_dict(received.params)
-        private_step(model, loss, data)
+        dp_sgd_step(model, loss, data)
         flare.send(flare.FLModel(params=model.state_dict()))
 
 

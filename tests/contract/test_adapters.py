@@ -24,7 +24,7 @@ from quietbit.mechanism.adaptive_clip import Scout
 from quietbit.node.budget import account_of
 from quietbit.node.refusal import Reason
 from quietbit.node.request import Framed
-from quietbit.run.batch import current_batch
+from quietbit.run.batch import private_batch
 from quietbit.wire.uplink import Uplink
 from unit.node.makers import write_policy
 
@@ -385,14 +385,14 @@ def test_scouts_send_no_update_and_answers_cost_what_updates_do(engine: Any) -> 
 SAMPLES = {
     **EXACT,
     "quietbit.adjacency": "zero-out",
-    "quietbit.samples.count": 10,
+    "quietbit.samples.dataset-size": 10,
     "quietbit.samples.sampling-rate": 1.0,
 }
 
 
 def handing_over(node: int, model: Any) -> Work:
     """Hand ten gradients to the gate, each five clips long, and answer with nothing."""
-    batch = current_batch()
+    batch = private_batch()
     rows = np.zeros((len(batch.draw(10)), model.size))
     rows[:, 3] = 5.0
     batch.add(rows)

@@ -11,6 +11,8 @@ from quietbit._lazy import attach
 
 RENAMED = {
     "PrivateUplink": "PrivateClientApp: write app = PrivateClientApp() in place of "
-    "ClientApp(mods=[PrivateUplink()])"
+    "ClientApp(mods=[PrivateUplink()])",
+    "private_step": "dp_sgd_step",
+    "current_batch": "private_batch",
 }
 __getattr__, __dir__, __all__ = attach(__name__, __file__, ("flwr", "flower"), RENAMED)

@@ -21,7 +21,6 @@ nothing is guarded.
 from __future__ import annotations
 
 import copy
-import traceback
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cache, partial
@@ -300,9 +299,8 @@ class _Exchange:
         try:
             content = _content(numbers, turn.release(update))
             if crashes and self.simulated:
-                shown = "".join(traceback.format_exception(crashes[0]))
-                limited = shown[-messages.MOST_TRACEBACK :]
-                content[messages.CRASHED] = ConfigRecord({"traceback": limited})
+                shown = messages.crash_text(crashes[0])
+                content[messages.CRASHED] = ConfigRecord({"traceback": shown})
             reply = Message(content, reply_to=self.message)
         except Exception as error:
             reply = self._declined(gate, error, accepted=True)

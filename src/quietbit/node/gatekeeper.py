@@ -328,11 +328,16 @@ class RemoteAcceptedRequest:
         self._dimension = dimension
         self._guard = threading.Lock()
         self._used = False
+        #: Samples that were drawn (None before any batch was) and rows that were added.
+        self.drawn: int | None = None
+        self.added = 0
 
     def draw(self, count: int) -> NDArray[np.int64]:
         """Draw a batch of ``count`` samples' places, once per step of the release."""
         places = self._exchange({"draw": count})[1]
-        return np.frombuffer(places, dtype="<i8").astype(np.int64)
+        batch = np.frombuffer(places, dtype="<i8").astype(np.int64)
+        self.drawn = (self.drawn or 0) + batch.size
+        return batch
 
     def add(self, rows: NDArray[Any]) -> None:
         """Send gradients of the samples that were drawn, one per row, in several messages."""
@@ -340,6 +345,7 @@ class RemoteAcceptedRequest:
         for start in range(0, len(rows), size):
             piece = np.ascontiguousarray(rows[start : start + size], dtype="<f4")
             self._exchange({"rows": len(piece)}, piece.tobytes())
+            self.added += len(piece)
 
     def step(self) -> FloatVector | None:
         """Return the randomised sum of this batch; None for the last, which is the release."""

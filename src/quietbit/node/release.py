@@ -518,6 +518,9 @@ class LocalAcceptedRequest:
         self._new_rng = new_rng  # for the zero release: other randomness, unless it is seeded
         self._samples = samples
         self._used = False
+        #: Samples that were drawn (None before any batch was) and rows that were added.
+        self.drawn: int | None = None
+        self.added = 0
         self._batch: Batch | None = None
         self._rows_left = 0
         self._drawn = False
@@ -530,7 +533,7 @@ class LocalAcceptedRequest:
             if Batches.find(mechanism) is None:
                 raise InvalidParameter(
                     "A batch is drawn in a run that protects samples, and this one protects "
-                    "clients: set quietbit.samples.count, or train without drawing.",
+                    "clients: set quietbit.samples.dataset-size, or train without drawing.",
                     name="batch",
                 )
             if self._drawn or self._used:
@@ -544,6 +547,7 @@ class LocalAcceptedRequest:
             if self._batch is None:
                 self._batch = self._uplink.batch(self._rng)
             self._rows_left = places.size
+            self.drawn = (self.drawn or 0) + places.size
             self._drawn = True
         return places
 
@@ -559,6 +563,7 @@ class LocalAcceptedRequest:
             require(len(rows) <= self._rows_left, "number of gradients", len(rows), rule)
             # Rows that are refused count, too: some of them may have been added.
             self._rows_left -= len(rows)
+            self.added += len(rows)
             self._batch.add(rows)
 
     def step(self) -> FloatVector | None:

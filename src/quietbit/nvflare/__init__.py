@@ -8,4 +8,5 @@ Idea     a job changes by one call, `add_privacy(recipe, settings)`. What the cl
 
 from quietbit._lazy import attach
 
-__getattr__, __dir__, __all__ = attach(__name__, __file__, ("nvflare", "nvflare"))
+RENAMED = {"private_step": "dp_sgd_step", "current_batch": "private_batch"}
+__getattr__, __dir__, __all__ = attach(__name__, __file__, ("nvflare", "nvflare"), RENAMED)

@@ -3,6 +3,6 @@
 from quietbit.nvflare.client import PrivateUplink as PrivateUplink
 from quietbit.nvflare.recipe import add_privacy as add_privacy
 from quietbit.nvflare.server import PrivateReceiver as PrivateReceiver
-from quietbit.run.batch import current_batch as current_batch
-from quietbit.run.batch import private_step as private_step
+from quietbit.run.batch import dp_sgd_step as dp_sgd_step
+from quietbit.run.batch import private_batch as private_batch
 from quietbit.run.report import Report as Report

@@ -32,7 +32,7 @@ from quietbit.node.refusal import Reason, Refusal
 from quietbit.run.batch import serving
 from quietbit.run.client import Turn, named_numbers, refusal
 from quietbit.run.layout import ModelLayout, named_arrays
-from quietbit.run.messages import MOST_TRACEBACK, RECORD
+from quietbit.run.messages import MOST_TRACEBACK, RECORD, crash_text
 
 __all__ = [
     "ABOUT",
@@ -157,7 +157,7 @@ class Task:
         try:
             update = turn.read(partial(_app_answer, result), crashes)
             if crashes and self.shows and not self.crash:
-                self.crash = f"{type(crashes[0]).__name__}: {crashes[0]}"
+                self.crash = crash_text(crashes[0])
             return _released(key, turn.release(update))
         except Exception as error:
             return _refused(key, refusal(error, accepted=True))

@@ -19,7 +19,7 @@ from quietbit.errors import InvalidParameter, require_module
 from quietbit.gradients import Loss, SampleGradients, trainable
 from quietbit.node.gatekeeper import AcceptedRequest, BatchSocket, batch_of_parent
 
-__all__ = ["current_batch", "private_step", "serving", "share_batches"]
+__all__ = ["dp_sgd_step", "private_batch", "serving", "share_batches"]
 
 _ACCEPTED: ContextVar[AcceptedRequest | None] = ContextVar("quietbit_accepted", default=None)
 # For apps in threads and processes of their own: at most one request, with its dimension.
@@ -55,7 +55,7 @@ def share_batches() -> BatchSocket:
     return BatchSocket(_shared)
 
 
-def current_batch() -> AcceptedRequest:
+def private_batch() -> AcceptedRequest:
     """Return the batch of the app's round: call ``draw(count)``, then ``add(rows)``.
 
     ``rows`` are gradients of drawn samples, one row each, with the model's learnt arrays one after
@@ -75,7 +75,7 @@ def current_batch() -> AcceptedRequest:
     return accepted
 
 
-def private_step(model: Any, loss: Loss, data: tuple[Any, Any], *, chunk: int | None = None) -> int:
+def dp_sgd_step(model: Any, loss: Loss, data: tuple[Any, Any], *, chunk: int | None = None) -> int:
     """Draw this round's batch from the site's data, and hand the gate its samples' gradients.
 
     Where the run asks for several steps per round (``local-steps``), do so for each, and change the
@@ -95,7 +95,7 @@ def private_step(model: Any, loss: Loss, data: tuple[Any, Any], *, chunk: int | 
         chunk: samples at once; as many as suit the device and its memory unless given.
     """
     torch: Any = require_module("torch", "torch")
-    batch = current_batch()
+    batch = private_batch()
     gradients = SampleGradients(model, loss, data, tile=chunk)
     parameters = list(trainable(model).values())
     sizes = [part.numel() for part in parameters]

@@ -35,7 +35,7 @@ from quietbit.node.refusal import NotAllowed, Reason, Refusal, refusal_of
 from quietbit.node.release import LocalGate
 from quietbit.node.request import ProposedMechanism, Request
 from quietbit.node.stores import ModelFolder, Vault, key_file, simulation_key
-from quietbit.run.messages import MODEL, RECORD, SUM, NodeName, finite
+from quietbit.run.messages import MODEL, RECORD, SUM, NodeName, UnusedBatch, finite
 from quietbit.run.part import AppAnswer, Arrival, Part
 from quietbit.run.parts.evaluation import Answering
 from quietbit.run.parts.masks import Masking
@@ -157,14 +157,22 @@ class Turn:
         The app's objects may do anything when they are read, and take any time: this belongs into
         the thread of the app.
         """
-        if crashes or any(part.hands_over for part in self.parts):
+        if crashes:
             return None
         try:
+            if any(part.hands_over for part in self.parts):
+                for part in self.parts:
+                    part.check_handed_over(self.accepted)
+                return None
             app = answer()
             update = None
             for part in reversed(self.parts):
                 update = part.answer(app, update)
             return update
+        except UnusedBatch as error:
+            crashes.append(error)
+            LOGGER.error("quietbit: the app %s; noise alone is released.", error.fault.sentence)
+            return None
         except BaseException as error:
             crashes.append(error)
             LOGGER.error(

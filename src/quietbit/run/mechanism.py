@@ -58,17 +58,19 @@ def mechanism_of(
     ball = Ball(plan.mechanism.norm, plan.clip, dimension)
     by_sample = plan.unit is Unit.SAMPLE
     samples = plan.find(Samples)
-    if samples is not None and samples.count is not None:
-        sizes = np.array([samples.count], dtype=np.int64)
+    if samples is not None and samples.dataset_size is not None:
+        sizes = np.array([samples.dataset_size], dtype=np.int64)
     if by_sample and sizes is None:
         raise InvalidParameter.of("sizes", "given where samples are protected", None)
     known = np.ones(1, dtype=np.int64)
     if sizes is not None:
         known = np.asarray(sizes, dtype=np.int64)
     if not plan.mechanism.calibrated:
-        if samples is not None and samples.count is not None:
-            expected = max(1, int(samples.count * cast(float, samples.sampling_rate)))
-            return site_release(_given(plan, ball, expected), samples.count, **samples.options())
+        if samples is not None and samples.dataset_size is not None:
+            expected = max(1, int(samples.dataset_size * cast(float, samples.sampling_rate)))
+            return site_release(
+                _given(plan, ball, expected), samples.dataset_size, **samples.options()
+            )
         smallest = 1
         if by_sample:
             smallest = int(known.min())
@@ -100,7 +102,7 @@ def mechanism_of(
 def release_cost(plan: Terms, mechanism: Mechanism, samples: int | None = None) -> Cost:
     """Return the cost of one release, to a client or to one of its ``samples`` samples."""
     known = plan.find(Samples)
-    if known is not None and known.count is not None:
+    if known is not None and known.dataset_size is not None:
         samples = Batches.of(mechanism).batch
     if plan.honest is not None:
         return Summable.of(mechanism).sum_privacy(plan.honest, plan.adjacency)
@@ -181,7 +183,7 @@ def _calibrated(plan: Terms, aim: Target, ball: Ball, sizes: Counts, counts: Cou
         account.counts = counts
         return account.worst(plan.delta)
 
-    simulated_samples = samples is not None and samples.count is None
+    simulated_samples = samples is not None and samples.dataset_size is None
     account = _enforced(plan, busiest)
     if simulated_samples or plan.participation == POISSON:
         account = worst
@@ -196,7 +198,7 @@ def _calibrated(plan: Terms, aim: Target, ball: Ball, sizes: Counts, counts: Cou
         samples=None if samples is None else int(sizes.min()),
         keep=chosen.keep,
         rows=SHARED if plan.shared_rows else chosen.rows,
-        **({} if samples is None or samples.count is None else samples.options()),
+        **({} if samples is None or samples.dataset_size is None else samples.options()),
         **chosen.used(),
     )
     if samples is not None and calibration.saturated:

@@ -9,7 +9,9 @@ Idea     the server says which round it is and which mechanism it will decode wi
 from __future__ import annotations
 
 import math
+import traceback
 from collections.abc import Mapping
+from enum import Enum
 from typing import Any, TypeAlias, final
 
 from attrs import define, field, frozen
@@ -17,6 +19,7 @@ from attrs import define, field, frozen
 from quietbit.errors import (
     InvalidParameter,
     InvalidPayload,
+    QuietbitError,
     one_line,
     refuse_payload,
     require,
@@ -34,10 +37,14 @@ __all__ = [
     "SPEED",
     "SUM",
     "Asked",
+    "BatchFault",
     "Node",
     "NodeName",
     "Reply",
+    "UnusedBatch",
     "answer_of",
+    "crash_text",
+    "fault_of",
     "finite",
     "join_pieces",
     "numbers_of",
@@ -64,6 +71,42 @@ FIELD = "release"
 PIECE = 16 * 2**20
 VERSION = 3
 MOST_TRACEBACK = 4000  # characters of a simulated node's
+
+
+class BatchFault(Enum):
+    """Why nothing of an app is in the release of a batch of samples."""
+
+    NOT_DRAWN = "no batch drawn"
+    NOTHING_ADDED = "no gradients added"
+
+    @property
+    def sentence(self) -> str:
+        """What the app did, and what to do."""
+        if self is BatchFault.NOT_DRAWN:
+            return "drew no batch: call dp_sgd_step in the train function"
+        return "drew a batch and added no gradients: call add(rows), or use dp_sgd_step"
+
+
+@final
+class UnusedBatch(QuietbitError):
+    """Raised for an app that the gate has no gradients of."""
+
+    def __init__(self, fault: BatchFault) -> None:
+        """Keep the fault, which travels by its value."""
+        super().__init__(f"The app {fault.sentence}.")
+        self.fault = fault
+
+
+def fault_of(text: str) -> BatchFault | None:
+    """Return the fault that a simulated node tells of; None for a traceback."""
+    return {fault.value: fault for fault in BatchFault}.get(text)
+
+
+def crash_text(error: BaseException) -> str:
+    """Return what a simulated node tells of an app's failure: a fault's value, or a traceback."""
+    if isinstance(error, UnusedBatch):
+        return error.fault.value
+    return "".join(traceback.format_exception(error))[-MOST_TRACEBACK:]
 
 
 @final

@@ -20,7 +20,7 @@ from attrs import define, frozen
 
 from quietbit._typing import FloatVector
 from quietbit.mechanism.base import Mechanism
-from quietbit.node.gatekeeper import Gate
+from quietbit.node.gatekeeper import AcceptedRequest, Gate
 from quietbit.node.request import Request
 from quietbit.privacy.account import Account
 from quietbit.run.layout import ModelLayout
@@ -145,6 +145,9 @@ class Part:
 
     def accept(self, request: Request, arrival: Arrival, gate: Gate) -> None:
         """Refuse a request, or complete what arrived; on the client, before anything is noted."""
+
+    def check_handed_over(self, accepted: AcceptedRequest) -> None:
+        """Raise `UnusedBatch` where the gate has nothing of the app; on the client, after it."""
 
     def answer(self, app: AppAnswer, update: Any) -> Any:
         """Return what is released of the app's answer; on the client, in the app's own thread.

@@ -294,6 +294,7 @@ PAIRS = (
 GONE = {
     "arrivals.enough": "set stragglers.enough",
     "arrivals.staleness": "releases that come late are in no mean",
+    "samples.count": "set samples.dataset-size",
     "subspace.basis": "the server sends the directions",
     "subspace.renewed": "directions are made once, before the run",
     "subspace.seed": "give the server the directions",

@@ -23,7 +23,16 @@ from quietbit.mechanism.base import Answers, Mechanism
 from quietbit.node.refusal import Reason, Refusal
 from quietbit.node.request import VECTOR, Framed
 from quietbit.run.layout import ModelLayout
-from quietbit.run.messages import CRASHED, Asked, Node, Reply, join_pieces, pieces_of
+from quietbit.run.messages import (
+    CRASHED,
+    Asked,
+    BatchFault,
+    Node,
+    Reply,
+    fault_of,
+    join_pieces,
+    pieces_of,
+)
 from quietbit.run.part import Part
 from quietbit.run.record import Counts, Note, Outcome, RoundReport
 from quietbit.run.request import request_record
@@ -90,6 +99,7 @@ class Round:
     notes: list[Note] = field(factory=list, init=False)
     answered: set[Any] = field(factory=set, init=False)  # nodes whose release was taken in
     needing: set[Node] = field(factory=set, init=False)  # nodes that need the full model next
+    faults: list[BatchFault] = field(factory=list, init=False)  # of apps of simulated nodes
     crashes: list[str] = field(factory=list, init=False)  # tracebacks, of simulated nodes
     weights: list[float] = field(factory=list, init=False)
     _asked: set[Node] = field(factory=set, init=False)
@@ -291,7 +301,7 @@ class Round:
             self.downlink,
             tuple(self.notes),
             resyncs=len(self.needing),
-            crashed=len(self.crashes),
+            crashed=len(self.crashes) + len(self.faults),
             outliers=self._outliers,
             unprotected=self._unprotected,
         )
@@ -303,7 +313,12 @@ class Round:
         note_names(self.numbers, reply.metrics)
         crash = reply.records.get(CRASHED)
         if crash is not None and crash.get("traceback") is not None:
-            self.crashes.append(lines_of(str(crash["traceback"])))
+            text = str(crash["traceback"])
+            fault = fault_of(text)
+            if fault is None:
+                self.crashes.append(lines_of(text))
+            else:
+                self.faults.append(fault)
 
     def _add(self, reply: Reply) -> bool:
         self._valid(reply, self._aggregator.add)

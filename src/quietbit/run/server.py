@@ -9,10 +9,10 @@ Idea     an adapter says how its engine carries requests and replies and what a 
 from __future__ import annotations
 
 import math
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, replace
-from logging import INFO, WARNING
+from logging import ERROR, INFO, WARNING
 from typing import Any, TypeVar, final
 
 from quietbit.errors import QuietbitError, require
@@ -24,7 +24,7 @@ from quietbit.privacy.account import Account
 from quietbit.privacy.cost import Cost
 from quietbit.privacy.guarantee import Guarantee, GuaranteePair
 from quietbit.run.crowd import Crowds
-from quietbit.run.messages import RECORD, Asked, Node, Reply, pieces_of
+from quietbit.run.messages import RECORD, Asked, BatchFault, Node, Reply, pieces_of
 from quietbit.run.part import Part, Step, Transport
 from quietbit.run.parts.evaluation import Evaluating, EvaluationReport
 from quietbit.run.plan import Plan
@@ -74,6 +74,7 @@ class Run:
         self._name_of = name_of
         self._protect = protect
         self._open: Round | None = None
+        self._faults = Counter[BatchFault]()  # of the apps of the last round, in a simulation
         self._account = Account(plan.update_target, "adaptive")
         self._mechanism: Mechanism | None = None
         self._cost = Cost()
@@ -257,6 +258,9 @@ class Run:
         self.rounds.append(outcome)
         self.crowds.record(outcome.asked, () if skipped else current.answered)
         crashes = [crash for member in rounds for crash in member.crashes]
+        self._faults = Counter(current.faults)
+        for fault, count in self._faults.items():
+            self.say(ERROR, f"round {outcome.round}: {_of_apps(count, fault)}")
         notes = [section.note(outcome) for section in self.plan.sections]
         for level, line in outcome.lines(crashes, [note for note in notes if note]):
             self.say(level, line)
@@ -301,6 +305,8 @@ class Run:
                 f"{Report.no_guarantee(len(self.unprotected))} No other reply came in round "
                 f"{last[0].round}. {self._protect}"
             )
+        if last and self._faults.total() >= last[0].answered > 0:
+            return " ".join(_of_apps(count, fault) for fault, count in self._faults.items())
         return self._all_crashed()
 
     def _all_crashed(self) -> str | None:
@@ -433,6 +439,10 @@ def _section_parts(plan: Plan, say: Say, given: Mapping[str, Any]) -> list[Part]
 def _most(counts: Mapping[Node, Counts]) -> int:
     """Return the releases of the node with the most."""
     return max((entry.releases for entry in counts.values()), default=0)
+
+
+def _of_apps(count: int, fault: BatchFault) -> str:
+    return f"{count} {'app' if count == 1 else 'apps'} {fault.sentence}."
 
 
 def _often(turns: float) -> str:

@@ -18,7 +18,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
 from flwr.serverapp.strategy import FedAvg
 
 from quietbit import Plan
-from quietbit.flower import PrivateStrategy, Simulation, current_batch
+from quietbit.flower import PrivateStrategy, Simulation, private_batch
 from quietbit.local.loop import simulate
 from quietbit.node.budget import ANSWERS, account_of
 from quietbit.run.participation import releases_per_client
@@ -74,7 +74,7 @@ def drawn(kind: str, seed: int) -> tuple[dict, int]:
         }
     if kind == "samples":
         config |= {
-            "quietbit.samples.count": rng.randint(30, 300),
+            "quietbit.samples.dataset-size": rng.randint(30, 300),
             "quietbit.mechanism": "gaussian",
         }
         config |= {
@@ -101,7 +101,7 @@ def drawn(kind: str, seed: int) -> tuple[dict, int]:
 
 def batches(message, _):
     """Answer a request for samples with gradients of the drawn batch."""
-    batch = current_batch()
+    batch = private_batch()
     count = len(batch.draw(40))
     batch.add(np.random.default_rng(count).normal(size=(count, DIMENSION)))
     record = next(iter(message.content.array_records.values()))

@@ -2,6 +2,11 @@
 site draws itself.
 """
 
+import importlib
+import logging
+import re
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -9,8 +14,8 @@ pytest.importorskip("sklearn", reason="needs quietbit-lab: pip install ./package
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
 from flwr.serverapp.strategy import FedAvgM
 
-from quietbit.errors import InvalidParameter
-from quietbit.flower import PrivateStrategy, Simulation, current_batch, private_step
+from quietbit.errors import InvalidParameter, QuietbitError
+from quietbit.flower import PrivateStrategy, Simulation, dp_sgd_step, private_batch
 from quietbit.run.plan import Plan
 from quietbit.target import Unit
 from unit.flower.kit import RUN, HandGrid, be_the_server, context, gated, ledger, simulated
@@ -23,7 +28,7 @@ CONFIG = {
     "quietbit.epsilon": 4.0,
     "quietbit.adjacency": "zero-out",
     "quietbit.releases": ROUNDS,
-    "quietbit.samples.count": 280,
+    "quietbit.samples.dataset-size": 280,
     "quietbit.samples.sampling-rate": 0.25,
 }
 FEWEST = {"min_train_nodes": 1, "min_evaluate_nodes": 1, "min_available_nodes": 1}
@@ -61,7 +66,7 @@ def app(data):
     """One gradient per drawn sample, in numpy; the reply says nothing."""
 
     def train(message, _):
-        batch = current_batch()
+        batch = private_batch()
         drawn = batch.draw(len(data[0]))
         x, y = data[0][drawn], data[1][drawn]
         off = errors(*values(message), x, y)
@@ -128,7 +133,7 @@ def test_a_torch_model_hands_over_the_gradients_of_its_batch():
 
     def train(message, _):
         assert (
-            private_step(
+            dp_sgd_step(
                 model,
                 lambda out, to: torch.nn.functional.cross_entropy(out, to, reduction="none"),
                 (x, y),
@@ -163,15 +168,129 @@ def test_a_policy_of_samples_counts_over_runs_and_names_its_data_set(digits, tmp
     assert "budget-spent: " in strategy.report().rounds[-1].sentences()[0]
 
 
+def test_both_examples_of_the_page_give_the_same_step():
+    """With a noise multiplier of 0.01 and all samples in the batch."""
+    pytest.importorskip("torch", reason="needs torch")
+    page = Path(__file__).parents[3] / "docs/how-to/protect-samples.md"
+    names = {}
+    for block in re.findall(r"```python\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL):
+        exec(compile(block, page.name, "exec"), names)  # noqa: S102 - our own documentation
+    loud = {
+        **CONFIG,
+        "quietbit.mechanism.noise-multiplier": 0.01,
+        "quietbit.epsilon": 1e6,
+        "quietbit.samples.sampling-rate": 1.0,
+        "quietbit.samples.dataset-size": 5000,
+    }
+    del loud["quietbit.releases"]
+    steps = []
+    for train in (names["train"], names["train_without_torch"]):
+        _, arrays, _ = rounds(lambda k: context(101 + k, k, loud), [train], loud, 1)
+        steps.append(arrays["weight"].numpy())
+    assert np.abs(steps[0]).max() > 0.004
+    np.testing.assert_allclose(steps[0], steps[1], atol=2e-4)
+
+
+@pytest.fixture
+def client_log(caplog, monkeypatch):
+    """What a node's owner reads, whatever other tests did to the loggers above."""
+    logger = logging.getLogger("quietbit.run.client")
+    monkeypatch.setattr(logger, "disabled", False)
+    monkeypatch.setattr(logger, "propagate", False)
+    logger.addHandler(caplog.handler)
+    yield caplog
+    logger.removeHandler(caplog.handler)
+
+
+def forgets(message, _):
+    """An app that trains as if nothing were private."""
+    return Message(RecordDict({"arrays": start()}), reply_to=message)
+
+
+def draws_alone(message, _):
+    private_batch().draw(280)
+    return Message(RecordDict({"arrays": start()}), reply_to=message)
+
+
+@pytest.mark.parametrize(
+    ("train", "sentence"),
+    [
+        (forgets, "4 apps drew no batch: call dp_sgd_step"),
+        (draws_alone, "4 apps drew a batch and added no gradients: call add"),
+    ],
+)
+def test_apps_that_hand_nothing_over_end_a_simulation_in_its_first_round(
+    train, sentence, client_log
+):
+    """The budget would be spent on noise, in rounds that a log line calls useful."""
+    with pytest.raises(QuietbitError, match=sentence):
+        rounds(lambda k: context(101 + k, k, CONFIG), [train] * 4, CONFIG, 2)
+    assert f"round 1: {sentence}" in client_log.text
+    assert "quietbit: the app drew " in client_log.text  # in the node's own log, too
+
+
+def test_an_app_that_hands_nothing_over_among_others_is_named_and_ends_nothing(digits, caplog):
+    data = digits[0]
+    strategy, _, _ = rounds(
+        lambda k: context(101 + k, k, CONFIG), [app(data[0]), forgets], CONFIG, 2
+    )
+    assert len(strategy.report().rounds) == 2
+    assert "round 2: 1 app drew no batch: call dp_sgd_step" in caplog.text
+
+
+def test_only_its_owner_learns_what_an_app_did_with_its_batch(tmp_path, client_log):
+    path = write_policy(
+        tmp_path, unit="sample", data_set="digits 0", epsilon=1.5, adjacency="zero-out"
+    )
+    mod = gated()
+    said = []
+    trains = [forgets, draws_alone]
+
+    def call(message, place, train):
+        said.append(mod(message, place, lambda *given: trains[len(said)](*given)))
+        return said[-1]
+
+    rounds(lambda k: context(101, 0, CONFIG, quietbit_policy=path), [None], CONFIG, 2, call)
+    assert [sorted(reply.content.keys()) for reply in said] == [["quietbit"]] * 2
+    assert "quietbit: the app drew no batch" in client_log.text
+    assert "quietbit: the app drew a batch and added no gradients" in client_log.text
+
+
+def test_a_batch_is_refused_in_a_run_that_protects_clients():
+    config = {key: value for key, value in CONFIG.items() if "samples" not in key}
+    refused = []
+
+    def train(message, _):
+        with pytest.raises(InvalidParameter) as refusal:
+            private_batch().draw(280)
+        refused.append(str(refusal.value))
+        return Message(RecordDict({"arrays": start()}), reply_to=message)
+
+    rounds(lambda k: context(101 + k, k, config), [train], config, 1)
+    assert "this one protects clients: set quietbit.samples.dataset-size" in refused[0]
+
+
+@pytest.mark.parametrize(
+    ("old", "new"), [("private_step", "dp_sgd_step"), ("current_batch", "private_batch")]
+)
+def test_old_names_are_refused_with_the_new_ones(old, new):
+    for module in ("quietbit.flower", "quietbit.nvflare"):
+        with pytest.raises(ImportError, match=f"{module}.{old} is now {new}"):
+            getattr(importlib.import_module(module), old)
+    with pytest.raises(InvalidParameter) as refusal:
+        Plan.from_run_config({**CONFIG, "quietbit.samples.count": 3})
+    assert "samples.dataset-size" in refusal.value.remedy
+
+
 def test_batches_are_for_train_functions_alone():
     with pytest.raises(InvalidParameter, match="while an app trains"):
-        current_batch()
+        private_batch()
 
 
 @pytest.mark.parametrize(
     ("change", "name"),
     [
-        ({"samples.count": None}, "samples.count"),
+        ({"samples.dataset-size": None}, "samples.dataset-size"),
         ({"samples.sampling-rate": 1.5}, "samples.sampling-rate"),
         ({"participation": "secret-order"}, "samples"),
         ({"mechanism.norm": "l1"}, "mechanism.norm"),
@@ -223,7 +342,7 @@ def test_several_steps_per_round_learn_in_few_rounds_of_few_bytes(digits):
             with torch.no_grad():
                 for part, value in zip(model.parameters(), values(message), strict=True):
                     part.copy_(torch.from_numpy(np.array(value)))
-            private_step(
+            dp_sgd_step(
                 model,
                 lambda out, to: torch.nn.functional.cross_entropy(out, to, reduction="none"),
                 (inputs, targets),

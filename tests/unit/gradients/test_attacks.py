@@ -15,7 +15,7 @@ from quietbit.mechanism.additive import Gaussian
 from quietbit.mechanism.ball import Ball, Norm
 from quietbit.mechanism.batch import PoissonBatch
 from quietbit.node.request import Framed
-from quietbit.run.batch import private_step, serving
+from quietbit.run.batch import dp_sgd_step, serving
 from quietbit.wire.uplink import Uplink
 from unit.node.makers import DIMENSION, keeper, request
 
@@ -374,10 +374,10 @@ def test_what_has_no_gradient_is_refused_before_a_batch_is_drawn(tmp_path):
     ]
     for model, loss, name in cases:
         with serving(Never()), pytest.raises(InvalidParameter) as refused:
-            private_step(model, loss, data())
+            dp_sgd_step(model, loss, data())
         assert refused.value.name == name
     with serving(Never()), pytest.raises(InvalidParameter) as refused:
-        private_step(nn.Linear(6, 3), cross_entropy, (data()[0], data()[1][:5]))
+        dp_sgd_step(nn.Linear(6, 3), cross_entropy, (data()[0], data()[1][:5]))
     assert refused.value.name == "data"
 
 
@@ -420,7 +420,7 @@ def test_orthogonal_weights_decide_nothing(tmp_path):
             asked = request(number, mechanism, unit="sample", adjacency="replace-one", epsilon=1e12)
             accepted = held.accept(asked)
             with serving(accepted):
-                private_step(model, lambda out, to: out.sum(), (inputs, torch.zeros(samples)))
+                dp_sgd_step(model, lambda out, to: out.sum(), (inputs, torch.zeros(samples)))
             payload = bytes(Framed.from_bytes(accepted.release(None)).payload)
             means[world].append(float(np.asarray(Uplink(mechanism).receive([payload]))[0]))
     assert min(means["with"]) > 0.7

@@ -16,12 +16,12 @@ pytest.importorskip("nvflare", reason="needs the nvflare extra")
 pytest.importorskip("sklearn", reason="needs quietbit-lab: pip install ./packages/lab")
 from nvflare.apis.dxo import DXO, DataKind
 
-from quietbit.errors import InvalidParameter
+from quietbit.errors import InvalidParameter, QuietbitError
 from quietbit.node.gatekeeper import Gatekeeper
 from quietbit.node.ledger import FileLedger
 from quietbit.node.policy import Policy
 from quietbit.node.release import LocalGate
-from quietbit.nvflare import current_batch
+from quietbit.nvflare import private_batch
 from unit.node.makers import books, write_policy
 from unit.nvflare.kit import Server, Site, content, owned, release_of, script_site, weights
 
@@ -32,7 +32,7 @@ CONFIG = {
     "quietbit.epsilon": 4.0,
     "quietbit.adjacency": "zero-out",
     "quietbit.releases": ROUNDS,
-    "quietbit.samples.count": 350,
+    "quietbit.samples.dataset-size": 350,
     "quietbit.samples.sampling-rate": 0.25,
 }
 LOUD = {
@@ -40,7 +40,7 @@ LOUD = {
     "quietbit.mechanism.noise-multiplier": 0.01,
     "quietbit.epsilon": 1e6,
     "quietbit.samples.sampling-rate": 1.0,
-    "quietbit.samples.count": 10,
+    "quietbit.samples.dataset-size": 10,
 }
 
 
@@ -60,7 +60,7 @@ def app(data):
     """
 
     def answer(task_name, shareable, fl_ctx):
-        batch, weight = current_batch(), shareable["DXO"]["data"]["weight"]
+        batch, weight = private_batch(), shareable["DXO"]["data"]["weight"]
         drawn = batch.draw(len(data[0]))
         x, y = data[0][drawn], data[1][drawn]
         scores = x @ weight
@@ -104,14 +104,14 @@ SCRIPT = """
 import nvflare.client as flare
 import numpy as np
 
-from quietbit.nvflare import current_batch
+from quietbit.nvflare import private_batch
 
 flare.init()
 while flare.is_running():
     received = flare.receive()
     if received is None:
         break
-    batch = current_batch()
+    batch = private_batch()
     rows = np.zeros((len(batch.draw(10)), 42))
     rows[:, 3] = 5.0  # longer than the clip
     rows[0, 4] = np.nan
@@ -137,7 +137,7 @@ def test_a_script_in_a_thread_of_its_own_finds_the_batch_of_its_round(tmp_path):
         assert np.abs(np.delete(flat, 3)).max() < 0.02
     site.starts("_end_run")
     with pytest.raises(InvalidParameter, match="while an app trains"):
-        current_batch()
+        private_batch()
 
 
 TRAINER = SCRIPT[SCRIPT.index("    batch =") : SCRIPT.index("    flare.send")]
@@ -147,7 +147,7 @@ def test_a_trainer_in_a_process_of_its_own_finds_the_batch_of_its_round(tmp_path
     """As `external_process` starts one; outside a round it finds none, and neither does a process
     of another parent.
     """
-    code = "import numpy as np\nfrom quietbit.nvflare import current_batch\n" + textwrap.dedent(
+    code = "import numpy as np\nfrom quietbit.nvflare import private_batch\n" + textwrap.dedent(
         TRAINER
     )
 
@@ -168,6 +168,14 @@ def test_a_trainer_in_a_process_of_its_own_finds_the_batch_of_its_round(tmp_path
         [sys.executable, "-c", code], capture_output=True, text=True, timeout=120
     )
     assert "while an app trains" in outside.stderr
+
+
+def test_apps_that_hand_nothing_over_end_a_simulation_in_its_first_round():
+    server = Server(CONFIG)
+    site = Site(lambda task, shareable, ctx: DXO(DataKind.WEIGHTS, data=weights()).to_shareable())
+    server.takes(site.does(server.asks(number=0)), number=0)
+    with pytest.raises(QuietbitError, match="1 app drew no batch: call dp_sgd_step"):
+        server.asks(number=1)
 
 
 def test_a_policy_of_samples_counts_over_jobs_and_names_its_data_set(digits, tmp_path):

@@ -108,7 +108,7 @@ def test_adjacency_has_no_default():
         ({"evaluate": {"epsilon": 1.0}}, "evaluate"),
         ({"stragglers": {"enough": 3}}, "stragglers"),
         ({"threshold": 3}, "masks.threshold"),
-        ({"samples": {"count": 3}}, "samples.count"),
+        ({"samples": {"dataset_size": 3}}, "samples.dataset_size"),
         ({"local_arrays": [1]}, "local_arrays"),
     ],
 )

@@ -2,7 +2,8 @@
 
 Idea     where this section is present the privacy unit is one sample of a site's data, not the
          client. The gate draws the batch; the app computes one gradient per drawn sample and hands
-         them over (`quietbit.run.batch`).
+         them over (`quietbit.run.batch`). An app that hands nothing over would spend the budget on
+         noise: the node's log says so, and a simulation ends with its first round.
 Source   docs/explanation/threat-model.md says what no gate can check of an app's rows.
 """
 
@@ -14,7 +15,9 @@ from attrs import frozen
 
 from quietbit.errors import require
 from quietbit.mechanism.projected import MOST_SAMPLES
+from quietbit.node.gatekeeper import AcceptedRequest
 from quietbit.run.fields import Real, Whole, choice
+from quietbit.run.messages import BatchFault, UnusedBatch
 from quietbit.run.part import Part
 from quietbit.run.terms import Section, Terms, given
 from quietbit.target import Unit
@@ -25,7 +28,7 @@ __all__ = ["Samples", "Sampling"]
 @final
 @frozen
 class Samples(Section):
-    """``[samples]``: about how many a site has (``count``), and their share in a batch.
+    """``[samples]``: about how many a site has (``dataset_size``), and their share in a batch.
 
     The share is the ``sampling_rate``. With ``steps`` a site takes that many private steps of
     ``learning_rate`` per round, and sends the difference of models with ``bits`` bits per
@@ -35,14 +38,14 @@ class Samples(Section):
     title: ClassVar[str] = "samples"
     unit: ClassVar[Unit] = Unit.SAMPLE
     of_engine: ClassVar[tuple[str, ...]] = (
-        "count",
+        "dataset_size",
         "sampling_rate",
         "steps",
         "learning_rate",
         "bits",
     )
 
-    count: int | None = choice(Whole(1, MOST_SAMPLES))
+    dataset_size: int | None = choice(Whole(1, MOST_SAMPLES))
     sampling_rate: float | None = choice(Real(at_most=1.0))
     steps: int | None = choice(Whole(1))
     learning_rate: float | None = choice(Real())
@@ -62,7 +65,9 @@ class Samples(Section):
         """Require about how many samples a site of an engine has, and the norm of its account."""
         if plan.mode == "planned":
             return
-        given(plan, "samples.count", " where samples are protected: about how many a site has")
+        given(
+            plan, "samples.dataset_size", " where samples are protected: about how many a site has"
+        )
         norm = plan.mechanism.norm.value
         require(norm == "l2", "mechanism.norm", norm, "l2 where samples are protected")
 
@@ -86,3 +91,10 @@ class Sampling(Part):
 
     def __init__(self, plan: Terms) -> None:
         """Need nothing of the plan: that it protects samples is enough."""
+
+    def check_handed_over(self, accepted: AcceptedRequest) -> None:
+        """Raise where no batch was drawn, or none of the drawn samples has a gradient."""
+        if accepted.drawn is None:
+            raise UnusedBatch(BatchFault.NOT_DRAWN)
+        if accepted.drawn and not accepted.added:
+            raise UnusedBatch(BatchFault.NOTHING_ADDED)
