@@ -18,7 +18,6 @@ Not covered: what code that runs on one sample at a time keeps outside of the mo
 
 from __future__ import annotations
 
-import copy
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -29,13 +28,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quietbit.errors import InvalidParameter, check_int, require, require_module
-from quietbit.gradients.randomness import private_randomness_of_code
+from quietbit.gradients.single import CodeGradient
 from quietbit.gradients.trace import (
     Loss,
     NotTraceable,
     Slope,
     TracedGradient,
-    loss_of_one,
     trainable,
 )
 
@@ -303,39 +301,3 @@ def refuse_batch_statistics(model: Any) -> None:
             rule = "one without batch statistics"
             remedy = "train quietbit.group_norm(model) instead"
             raise InvalidParameter.of(f"layer {name!r}", rule, type(layer).__name__, remedy)
-
-
-@final
-class CodeGradient:
-    """One sample after the other, each through fresh copies of the model and the loss."""
-
-    def __init__(self, model: Any, loss: Loss) -> None:
-        """Keep the model and the loss, whose code each sample runs."""
-        self._torch: Any = require_module("torch", "torch")
-        self._model = model
-        self._loss = loss
-
-    def check(self, inputs: Tensor, targets: Tensor) -> None:
-        """Refuse a model without a gradient for the first sample of a tile of zeros."""
-        try:
-            self.slopes(inputs[:1], targets[:1])
-        except InvalidParameter:
-            raise
-        except Exception as reason:
-            rule = "one that has a gradient for a single example of zeros (see the cause)"
-            kind = type(self._model).__name__
-            raise InvalidParameter.of("model", rule, kind) from reason
-
-    def slopes(self, inputs: Tensor, targets: Tensor) -> list[Tensor]:
-        """Return the gradient of one sample, parameter by parameter."""
-        torch = self._torch
-        model = copy.deepcopy(self._model)
-        loss = copy.deepcopy(self._loss)
-        parameters = list(trainable(model).values())
-        with private_randomness_of_code(), torch.enable_grad():
-            value = loss_of_one(loss, model(inputs.clone()), targets.clone())
-            slopes = torch.autograd.grad(value, parameters, allow_unused=True)
-        found = []
-        for part, slope in zip(parameters, slopes, strict=True):
-            found.append((torch.zeros_like(part) if slope is None else slope)[None])
-        return found

@@ -44,7 +44,6 @@ __all__ = [
     "UnusedBatch",
     "answer_of",
     "crash_text",
-    "fault_of",
     "finite",
     "join_pieces",
     "numbers_of",
@@ -79,6 +78,11 @@ class BatchFault(Enum):
     NOT_DRAWN = "no batch drawn"
     NOTHING_ADDED = "no gradients added"
 
+    @classmethod
+    def told(cls, text: str) -> BatchFault | None:
+        """Return the fault that a simulated node tells of; None for a traceback."""
+        return {fault.value: fault for fault in cls}.get(text)
+
     @property
     def sentence(self) -> str:
         """What the app did, and what to do."""
@@ -95,11 +99,6 @@ class UnusedBatch(QuietbitError):
         """Keep the fault, which travels by its value."""
         super().__init__(f"The app {fault.sentence}.")
         self.fault = fault
-
-
-def fault_of(text: str) -> BatchFault | None:
-    """Return the fault that a simulated node tells of; None for a traceback."""
-    return {fault.value: fault for fault in BatchFault}.get(text)
 
 
 def crash_text(error: BaseException) -> str:

@@ -29,7 +29,6 @@ from quietbit.run.messages import (
     BatchFault,
     Node,
     Reply,
-    fault_of,
     join_pieces,
     pieces_of,
 )
@@ -314,7 +313,7 @@ class Round:
         crash = reply.records.get(CRASHED)
         if crash is not None and crash.get("traceback") is not None:
             text = str(crash["traceback"])
-            fault = fault_of(text)
+            fault = BatchFault.told(text)
             if fault is None:
                 self.crashes.append(lines_of(text))
             else:
