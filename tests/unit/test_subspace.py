@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import itertools
-
 import numpy as np
 import pytest
 
 from quietbit import Ball, Uplink, calibrate
 from quietbit.errors import InvalidParameter
 from quietbit.kernel.rng import seeded_rng
-from quietbit.subspace import Subspace, best_size, spectrum
+from quietbit.subspace import Subspace
 from spaces import space_of_seed
 
 DIMENSION = 400
@@ -101,20 +99,6 @@ def test_a_malicious_map_costs_accuracy_and_no_epsilon(stretch: float) -> None:
         assert sent == uplink.send(clipped, seeded_rng(seed))
 
 
-def test_the_best_size_follows_the_noise() -> None:
-    public = gradients(60)
-    quiet = best_size(public, squared_error=1e-4, clients=10_000, clip=3.0)
-    loud = best_size(public, squared_error=1.7, clients=20, clip=3.0)
-    assert loud <= 2
-    assert quiet >= RANK
-    assert (
-        best_size(
-            np.random.default_rng(1).normal(size=(8, 20)), squared_error=0.0, clients=5, clip=9.0
-        )
-        == 20
-    )
-
-
 @pytest.mark.parametrize(
     ("make", "name"),
     [
@@ -126,25 +110,12 @@ def test_the_best_size_follows_the_noise() -> None:
         (lambda: Subspace.of_gradients([[np.inf, 0.0]], 1), "gradients"),
         (lambda: space_of_seed(0, 2, 4).coordinates(np.ones(5)), "update"),
         (lambda: space_of_seed(0, 2, 4).lift(np.ones(3)), "coordinates"),
-        (lambda: best_size(np.ones((1, 4)), squared_error=1.0, clients=1, clip=1.0), "gradients"),
     ],
 )
 def test_what_is_no_subspace_is_refused(make: object, name: str) -> None:
     with pytest.raises(InvalidParameter) as refusal:
         make()  # type: ignore[operator]
     assert refusal.value.name == name
-
-
-def test_a_spectrum_shows_what_each_number_of_directions_buys() -> None:
-    rows = spectrum(gradients(60), noise=2.0, clip=1.0)
-    assert [row.directions for row in rows] == [1, 2, 4, 8, 16, DIMENSION]
-    assert all(before.held < after.held + 1e-3 for before, after in itertools.pairwise(rows))
-    assert all(before.noise < after.noise for before, after in itertools.pairwise(rows))
-    assert (rows[-1].held, rows[-1].missed, rows[-1].error) == (1.0, 0.0, 2.0)
-    best = min(rows, key=lambda row: row.error).directions
-    squared = 2.0**2 / DIMENSION * 100
-    found = best_size(gradients(60), squared_error=squared, clients=100, clip=1.0)
-    assert found == best
 
 
 def test_directions_of_a_seed_and_lifted_means_are_the_same_on_every_machine() -> None:

@@ -38,7 +38,6 @@ __all__ = [
     "EachSample",
     "Keeping",
     "LengthBounded",
-    "PoisonBounded",
     "RoughMoments",
     "SampleGradients",
     "SamplePriced",
@@ -316,16 +315,6 @@ class LengthBounded(Ability):
     @abstractmethod
     def honest_length(self) -> float:
         """A length that an honest decoded payload exceeds with probability at most 2^-40."""
-
-
-class PoisonBounded(Ability):
-    """A mechanism that knows how far an attacker's payload reaches."""
-
-    __slots__ = ()
-
-    @abstractmethod
-    def poisoned(self, work: float) -> float:
-        """Return the reach of a payload, or of the best of 2^``work`` seeds, in clips."""
 
 
 def is_turn_of(mechanism: Mechanism, run: bytes, number: int, node: int) -> bool:

@@ -23,7 +23,7 @@ from quietbit._typing import FloatVector
 from quietbit.errors import check_int, refuse_payload, require
 from quietbit.kernel.base import Kernel
 from quietbit.mechanism.base import Accumulator, Body, Reader, array_reader
-from quietbit.mechanism.poison import refuse_longer
+from quietbit.mechanism.length import refuse_longer
 
 __all__ = ["FixedPoint", "code_accumulator", "of_floats"]
 

@@ -61,7 +61,7 @@ from quietbit.mechanism.base import (
     passed_on,
     rows_accumulator,
 )
-from quietbit.mechanism.poison import honest_length
+from quietbit.mechanism.length import honest_length
 from quietbit.mechanism.response import CellCounts, RandomisedResponse
 from quietbit.privacy.cost import Cost
 from quietbit.privacy.rounding import round_up

@@ -30,7 +30,7 @@ from quietbit.mechanism.family import (
     SearchedFamily,
     check_multiplier,
 )
-from quietbit.mechanism.poison import normal_length_upper
+from quietbit.mechanism.length import normal_length_upper
 from quietbit.privacy.cost import Cost, sample_share
 from quietbit.privacy.rounding import round_up
 from quietbit.target import Adjacency

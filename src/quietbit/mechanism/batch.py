@@ -39,7 +39,6 @@ from quietbit.mechanism.abilities import (
     Batches,
     EachSample,
     LengthBounded,
-    PoisonBounded,
     SampleGradients,
     SamplePriced,
     SharedRows,
@@ -61,7 +60,7 @@ from quietbit.mechanism.base import (
     check_padding,
     passed_on,
 )
-from quietbit.mechanism.poison import honest_length, refuse_longer
+from quietbit.mechanism.length import honest_length, refuse_longer
 from quietbit.mechanism.projected import MOST_SAMPLES, Projected
 from quietbit.mechanism.rotation import Rotation, rotation_for
 from quietbit.mechanism.rounding import independent_rounding
@@ -104,7 +103,7 @@ class _OfBatches(Wrapper, Batches, SamplePriced):
 
     def offers(self, ability: type[Ability]) -> bool:
         """Return whether it releases batches, always; else whether the inner mechanism has it."""
-        of_batches = (Batches, SampleGradients, LengthBounded, PoisonBounded)
+        of_batches = (Batches, SampleGradients, LengthBounded)
         return ability in of_batches or ability.find(self.inner) is not None
 
     def write(self, update: Parts, rng: RandomBits, kernel: Kernel, out: Body) -> None:
@@ -247,7 +246,7 @@ def draw_batch(rng: RandomBits, rate: float, count: int) -> NDArray[np.int64]:
 
 @final
 @frozen
-class LocalSteps(_OfBatches, LengthBounded, PoisonBounded):
+class LocalSteps(_OfBatches, LengthBounded):
     """``steps`` releases of a `PoissonBatch`, each followed by a step of the site's model.
 
     >>> from quietbit import Ball, Gaussian
@@ -327,10 +326,6 @@ class LocalSteps(_OfBatches, LengthBounded, PoisonBounded):
         """The length of the longest difference that a server accepts."""
         root = math.sqrt(self.ball.dimension)
         return self._longest * min(root, 1 + 2 * root / self._levels)
-
-    def poisoned(self, work: float) -> float:
-        """Return the length of the longest accepted difference, in clips of all steps."""
-        return self.honest_length / self.longest_update
 
     @property
     def _levels(self) -> int:

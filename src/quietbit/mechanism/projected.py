@@ -34,7 +34,6 @@ from quietbit.mechanism.abilities import (
     EachSample,
     Keeping,
     LengthBounded,
-    PoisonBounded,
     SamplePriced,
     SharedRows,
     Shortening,
@@ -57,7 +56,7 @@ from quietbit.mechanism.base import (
     only,
     passed_on,
 )
-from quietbit.mechanism.poison import honest_length, poisoned, worst_direction
+from quietbit.mechanism.length import honest_length
 from quietbit.mechanism.rotation import (
     NONCE,
     Rowed,
@@ -78,7 +77,7 @@ MOST_SAMPLES = 2**24
 
 @final
 @frozen
-class Projected(Rowed, Wrapper, SummableRows, Shortening, LengthBounded, PoisonBounded):
+class Projected(Rowed, Wrapper, SummableRows, Shortening, LengthBounded):
     """Any mechanism of dimension k, on k rotated coordinates of updates of dimension d."""
 
     inner: Mechanism = field(converter=check_mechanism)
@@ -109,7 +108,7 @@ class Projected(Rowed, Wrapper, SummableRows, Shortening, LengthBounded, PoisonB
 
     def offers(self, ability: type[Ability]) -> bool:
         """Return whether it has the ability; sums need shared rows, and an inner one of sums."""
-        if ability in (Keeping, Shortening, LengthBounded, PoisonBounded):
+        if ability in (Keeping, Shortening, LengthBounded):
             return True
         if issubclass(ability, Summable):
             return self.rows is not None and Summable.find(self.inner) is not None
@@ -182,10 +181,6 @@ class Projected(Rowed, Wrapper, SummableRows, Shortening, LengthBounded, PoisonB
     def honest_length(self) -> float:
         """The inner mechanism's bound, spread over all coordinates."""
         return honest_length(self.inner) * math.sqrt(self.padded / self.keep)
-
-    def poisoned(self, work: float) -> float:
-        """Return the inner mechanism's reach along the worst direction, one of kept rows."""
-        return worst_direction(self.keep, self.padded) * poisoned(self.inner, work)
 
 
 @final

@@ -63,7 +63,6 @@ from quietbit.mechanism.abilities import (
     Blanketed,
     Designed,
     LengthBounded,
-    PoisonBounded,
     RoughMoments,
     SharedRows,
 )
@@ -84,13 +83,10 @@ from quietbit.mechanism.base import (
 )
 from quietbit.mechanism.direct import code_error_upper, draw_codes, step_cells, step_limits
 from quietbit.mechanism.family import FEWER, SHARED, Choices, EpsilonOf, Family
-from quietbit.mechanism.poison import (
+from quietbit.mechanism.length import (
     DOUBT,
-    longest_payload,
     refuse_longer,
-    seed_maximum,
     squares_upper,
-    worst_direction,
 )
 from quietbit.mechanism.rotation import (
     NONCE,
@@ -142,7 +138,7 @@ AIMS = 8  # profiles that calibration tries
 
 @final
 @frozen
-class VectorMVU(Rowed, Blanketed, Designed, RoughMoments, LengthBounded, PoisonBounded):
+class VectorMVU(Rowed, Blanketed, Designed, RoughMoments, LengthBounded):
     """The vector mechanism of a profile, on updates in an L2 ball.
 
     A client keeps k = ``keep`` coordinates, a power of two. ``rotation_seed`` is public. Every
@@ -285,13 +281,6 @@ class VectorMVU(Rowed, Blanketed, Designed, RoughMoments, LengthBounded, PoisonB
         if self.seeded:
             return math.inf
         return self._honest_kept * math.sqrt(self.padded / self.keep)
-
-    def poisoned(self, work: float) -> float:
-        """Return the reach of the best of 2^``work`` seeds, or of the longest z, in clips."""
-        if not self.seeded:
-            return longest_payload(self, self.honest_length, QUANTISED, self.keep, self.nonce_size)
-        stretch = worst_direction(self.keep, self.padded)
-        return stretch * seed_maximum(work) / self.profile.gain_lower
 
     @property
     def _honest_kept(self) -> float:

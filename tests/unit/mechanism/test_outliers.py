@@ -18,7 +18,7 @@ from quietbit.errors import InvalidPayload, Outlier
 from quietbit.kernel.expand import normal_quantiser
 from quietbit.kernel.rng import seeded_rng
 from quietbit.mechanism.batch import LocalSteps, PoissonBatch
-from quietbit.mechanism.poison import honest_length, normal_length_upper
+from quietbit.mechanism.length import honest_length, normal_length_upper
 from quietbit.mechanism.vector import VectorMVU
 from quietbit.node.request import Framed
 from quietbit.run.messages import Asked, Reply

@@ -38,7 +38,7 @@ from quietbit.mechanism.base import (
     passed_on,
 )
 from quietbit.mechanism.family import check_multiplier
-from quietbit.mechanism.poison import DOUBT, ROUNDING
+from quietbit.mechanism.length import DOUBT, ROUNDING
 from quietbit.mechanism.rotation import response_lower
 from quietbit.privacy.cost import Cost
 from quietbit.privacy.release import Formula

@@ -58,7 +58,7 @@ from quietbit.mechanism.family import (
     SearchedFamily,
     check_multiplier,
 )
-from quietbit.mechanism.poison import DOUBT, squares_upper
+from quietbit.mechanism.length import DOUBT, squares_upper
 from quietbit.mechanism.rotation import check_seed
 from quietbit.mechanism.rounding import ROUNDING_SHIFT, independent_rounding, uniform_doubles
 from quietbit.privacy.cost import Cost, sample_share

@@ -14,9 +14,10 @@ from quietbit import Ball, Gaussian, Norm, Uplink, calibrate
 from quietbit.errors import Outlier
 from quietbit.kernel.select import default_kernel
 from quietbit.mechanism.batch import LocalSteps, PoissonBatch
-from quietbit.mechanism.poison import honest_length, moved, poisoned, seed_maximum
+from quietbit.mechanism.length import honest_length
 from quietbit.target import Trust
 from quietbit.wire.payload import build
+from quietbit_lab.auditor.poison import moved, poisoned, seed_maximum
 from refusals import refuses
 from statistical.kit import seed
 

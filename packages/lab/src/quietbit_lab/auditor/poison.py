@@ -1,16 +1,12 @@
-"""Malicious payloads: how long an honest payload is, and how far an attacker's moves a mean.
+"""How far an attacker's payload moves a mean: searched seeds, and the longest payloads.
 
-Idea     an attacker is not bound to the clip: it sends any payload that the server decodes. So the
-         server refuses a payload longer than noise makes it, except with probability 2^-40:
-         post-processing, which costs no privacy and, but for that probability, no honest client.
-         This helps where payloads differ in length, as floats and wide codes do. Where a seed is
-         sent, each stands for pure noise, and searching 2^b of them buys the largest of 2^b normals
-         along the attacker's direction. Where k of p rows of a public rotation are kept, the
-         attacker picks a direction among them, along which everything is sqrt(p/k) longer.
-Symbols  d coordinates; C: radius; T = log 2^40; b: work; m: gain of the profile, z/m is decoded; k:
-         kept of p.
-Source   docs/explanation/poisoned-clients.md; docs/theory/samplers.md, "Lengths of honest
-         payloads".
+Idea     an attacker is not bound to the clip: it sends any payload that the server decodes, up to
+         the length at which the server refuses (`quietbit.mechanism.length`). Where a seed is sent,
+         each stands for pure noise, and searching 2^b of them buys the largest of 2^b normals along
+         the attacker's direction. Where k of p rows of a public rotation are kept, the attacker
+         picks a direction among them, along which everything is sqrt(p/k) longer.
+Symbols  b: work; m: gain of the profile, z/m is decoded; k: kept of p.
+Source   docs/explanation/poisoned-clients.md.
 """
 
 from __future__ import annotations
@@ -21,67 +17,23 @@ import numpy as np
 from scipy.special import chdtri, ndtri
 
 from quietbit._search import bisect
-from quietbit.errors import Outlier, check_int, check_real
+from quietbit.errors import check_int, check_real
 from quietbit.kernel.select import default_kernel
-from quietbit.mechanism.abilities import LengthBounded, PoisonBounded
-from quietbit.mechanism.base import Body, Mechanism, core_of
+from quietbit.mechanism.abilities import Wrapping
+from quietbit.mechanism.base import Body, Mechanism
+from quietbit.mechanism.batch import LocalSteps
+from quietbit.mechanism.length import honest_length
+from quietbit.mechanism.projected import Projected
+from quietbit.mechanism.vector import QUANTISED, VectorMVU
 from quietbit.target import Trust
 
-__all__ = [
-    "DOUBT",
-    "ROUNDING",
-    "WORK",
-    "honest_length",
-    "longest_payload",
-    "moved",
-    "normal_length_upper",
-    "poisoned",
-    "refuse_longer",
-    "seed_maximum",
-    "squares_upper",
-    "worst_direction",
-]
+__all__ = ["WORK", "longest_payload", "moved", "poisoned", "seed_maximum", "worst_direction"]
 
-DOUBT = 40 * math.log(2)  # T: an honest payload is refused with probability at most 2^-40
-# More than the roundings of noise to its grid and to 32 bits, and of sums of squares.
-ROUNDING = 1 + 2.0**-16
 WORK = 30  # bits: a billion seeds, a few hours on one core
 MOST_WORK = 120
 FLOAT_BITS = 32
 LEAST_FLOAT = 1e-37
 LARGEST_FLOAT = 3e38
-
-
-def normal_length_upper(
-    dimension: int, radius: float, deviation: float, doubt: float = DOUBT
-) -> float:
-    """Return a length that an update plus normal noise exceeds with probability at most e^-doubt.
-
-    >>> round(normal_length_upper(1000, 1.0, 1.0), 1), 1000**0.5
-    (37.3, 31.622776601683793)
-    """
-    noise = dimension * deviation**2
-    signal = radius**2
-    spread = 2 * deviation * math.sqrt((noise + 2 * signal) * doubt)
-    tail = 2 * deviation**2 * doubt
-    return math.sqrt(noise + signal + spread + tail) * ROUNDING
-
-
-def squares_upper(
-    count: int, mean: float, second: float, largest: float, doubt: float = DOUBT
-) -> float:
-    """Return what a sum of ``count`` independent squares exceeds with probability at most e^-doubt.
-
-    ``mean`` and ``second`` are the first two moments of a square, ``largest`` is its largest value.
-    """
-    return (count * mean + math.sqrt(2 * count * second * doubt) + largest * doubt / 3) * ROUNDING
-
-
-def refuse_longer(length: float, honest: float) -> None:
-    """Refuse a payload that is longer than an honest one, or whose length is NaN."""
-    if not length <= honest:
-        rule = f"at most {honest:g}, as for honest clients"
-        raise Outlier(f"length of the payload must be {rule}, got {length:g}.")
 
 
 def seed_maximum(work: float, dimensions: int = 1) -> float:
@@ -113,21 +65,28 @@ def moved(mechanism: Mechanism, share: float, trust: Trust, work: float = WORK) 
     return poisoned(mechanism, work) * malicious
 
 
-def honest_length(mechanism: Mechanism) -> float:
-    """Return a length that honest payloads exceed with probability at most 2^-40, or infinity."""
-    bounded = LengthBounded.nearest(mechanism)
-    if bounded is None:
-        return math.inf
-    return bounded.honest_length
-
-
 def poisoned(mechanism: Mechanism, work: float = WORK) -> float:
     """Return the reach of an attacker's payload, or of the best of 2^``work`` seeds, in clips."""
-    bounded = PoisonBounded.nearest(mechanism)
-    if bounded is not None:
-        return bounded.poisoned(work)
-    core = core_of(mechanism)
-    return longest_payload(core, honest_length(core), core.layout.bits, core.layout.count)
+    if isinstance(mechanism, LocalSteps):  # the longest accepted difference, in clips of all steps
+        return mechanism.honest_length / mechanism.longest_update
+    if isinstance(mechanism, Projected):  # along the worst direction, one of kept rows
+        return worst_direction(mechanism.keep, mechanism.padded) * poisoned(mechanism.inner, work)
+    if isinstance(mechanism, VectorMVU):
+        return _of_vector(mechanism, work)
+    if isinstance(mechanism, Wrapping):
+        return poisoned(mechanism.inner, work)
+    layout = mechanism.layout
+    return longest_payload(mechanism, honest_length(mechanism), layout.bits, layout.count)
+
+
+def _of_vector(mechanism: VectorMVU, work: float) -> float:
+    """Return the reach of the best of 2^``work`` seeds, or of the longest z."""
+    keep = mechanism.keep
+    if not mechanism.seeded:
+        honest = mechanism.honest_length
+        return longest_payload(mechanism, honest, QUANTISED, keep, mechanism.nonce_size)
+    stretch = worst_direction(keep, mechanism.padded)
+    return stretch * seed_maximum(work) / mechanism.profile.gain_lower
 
 
 def worst_direction(kept: int, padded: int) -> float:
