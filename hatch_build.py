@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import platform
 import sysconfig
 import tempfile
 from pathlib import Path
@@ -32,6 +33,12 @@ def _loaded(path: Path) -> Any:
 
 def _builder(root: str) -> Any:
     return _loaded(Path(root, NATIVE, "build.py"))
+
+
+def _platform() -> str:
+    """Return the wheel's platform: the compiler makes one architecture, whatever Python is for."""
+    name = sysconfig.get_platform().replace("universal2", platform.machine().lower())
+    return name.replace("-", "_").replace(".", "_")
 
 
 class NativeKernel(BuildHookInterface[Any]):
@@ -66,8 +73,7 @@ class NativeKernel(BuildHookInterface[Any]):
             return
         build_data["artifacts"].append(library.relative_to(self.root).as_posix())
         build_data["pure_python"] = False
-        platform = sysconfig.get_platform().replace("-", "_").replace(".", "_")
-        build_data["tag"] = f"py3-none-{platform}"
+        build_data["tag"] = f"py3-none-{_platform()}"
 
     def finalize(self, version: str, build_data: dict[str, Any], artifact_path: str) -> None:
         """Remove what was written for the wheel."""

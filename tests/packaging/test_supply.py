@@ -36,6 +36,19 @@ def test_the_pins_resolve_for_this_python():
     assert checked.stdout.endswith("all pins resolve\n")
 
 
+def test_the_recipe_for_conda_and_the_citation_say_what_the_project_says():
+    yaml = pytest.importorskip("yaml", reason="needs PyYAML")
+    recipe = yaml.safe_load((ROOT / "supply" / "conda" / "recipe.yaml").read_text())
+    python, *packages = recipe["requirements"]["run"]
+    assert python == "python " + PROJECT["requires-python"]
+    assert [line.replace(" ", "") for line in packages] == PROJECT["dependencies"]
+    assert recipe["context"]["version"] == PROJECT["version"]
+    assert recipe["about"]["license"] == PROJECT["license"]
+    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text())
+    assert citation["version"] == PROJECT["version"]
+    assert citation["license"] == PROJECT["license"]
+
+
 def lock(name: str) -> str:
     return (ROOT / "supply" / "locks" / f"{name}.txt").read_text()
 

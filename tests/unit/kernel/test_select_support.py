@@ -14,6 +14,7 @@ def test_every_kernel_is_listed_and_the_reference_always_runs():
 
 
 def test_a_missing_package_is_the_reason(monkeypatch):
+    monkeypatch.setitem(sys.modules, "triton", SimpleNamespace())
     monkeypatch.setitem(sys.modules, "torch", None)
     assert "pip install '.[torch]' in a checkout" in support.kernel_support()["triton"]
 
