@@ -142,7 +142,7 @@ def check_int(value: Any, name: str, low: int, high: int | None = None) -> int:
     rule = f"a whole number of at least {low}"
     if high is not None:
         rule = f"a whole number from {low} to {high}"
-    raise InvalidParameter.of(name, rule, value)
+    raise InvalidParameter.of(name, rule, value, _unquoted(value))
 
 
 def check_real(
@@ -176,8 +176,19 @@ def check_real(
         return number
     if at_most < math.inf:
         bounds = rule.removeprefix("of ")
-        raise InvalidParameter.of(name, f"{bounds} and at most {at_most:g}", value)
-    raise InvalidParameter.of(name, f"a finite number {rule}", value)
+        raise InvalidParameter.of(
+            name, f"{bounds} and at most {at_most:g}", value, _unquoted(value)
+        )
+    raise InvalidParameter.of(name, f"a finite number {rule}", value, _unquoted(value))
+
+
+def _unquoted(value: Any) -> str:
+    """Return what to do about a number that is given as text."""
+    try:
+        float(value)
+    except (TypeError, ValueError, OverflowError):
+        return ""
+    return f"write {value} without quotes" if isinstance(value, str) else ""
 
 
 def check_known(word: Any, known: Iterable[str], name: str, prefix: str = "") -> None:

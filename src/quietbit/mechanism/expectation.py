@@ -24,9 +24,18 @@ from quietbit.mechanism.abilities import Batches
 from quietbit.mechanism.base import Mechanism, check_mechanism
 from quietbit.target import Trust
 
-__all__ = ["HOPELESS_ABOVE", "USEFUL_UP_TO", "Expectation", "Verdict", "about", "expectation"]
+__all__ = [
+    "HOPELESS_ABOVE",
+    "NOISY_UP_TO",
+    "USEFUL_UP_TO",
+    "Expectation",
+    "Verdict",
+    "about",
+    "expectation",
+]
 
 USEFUL_UP_TO = 0.1
+NOISY_UP_TO = 0.3
 HOPELESS_ABOVE = 3.0
 SHORTENED = 0.97  # responses below are mentioned
 LEAST_MODEL = 100  # parameters of the smallest part of a model worth suggesting
@@ -37,7 +46,8 @@ class Verdict(Enum):
     """The verdict on a run."""
 
     USEFUL = "useful"
-    HARD = "hard"
+    NOISY = "noisy"
+    UNCERTAIN = "uncertain"
     HOPELESS = "hopeless"
 
 
@@ -68,10 +78,12 @@ class Expectation:
 
     @property
     def verdict(self) -> Verdict:
-        """The verdict: useful, hard or hopeless; a noise of NaN is hopeless."""
+        """The verdict: useful, noisy, uncertain or hopeless; a noise of NaN is hopeless."""
         if self.loudness <= USEFUL_UP_TO:
             return Verdict.USEFUL
-        return Verdict.HARD if self.loudness <= HOPELESS_ABOVE else Verdict.HOPELESS
+        if self.loudness <= NOISY_UP_TO:
+            return Verdict.NOISY
+        return Verdict.UNCERTAIN if self.loudness <= HOPELESS_ABOVE else Verdict.HOPELESS
 
     @property
     def clients_needed(self) -> float:
@@ -104,6 +116,8 @@ class Expectation:
             text += f", and {_short(self.run_noise)} times over {self.rounds:,} rounds"
         if self.response < SHORTENED:
             text += f" (an update may come out up to {100 * (1 - self.response):.0f} % too short)"
+        if self.verdict is Verdict.UNCERTAIN:
+            text += ", and what is learnt depends on how much clients agree"
         if self.verdict is not Verdict.USEFUL:
             text += f"; {self._help()}"
         return f"{text}."
@@ -121,7 +135,8 @@ class Expectation:
             remedies.append("secure aggregation")
         text = "a useful run takes " + ", or ".join(remedies)
         if self.verdict is Verdict.HOPELESS and USEFUL_UP_TO < masked <= HOPELESS_ABOVE:
-            text += " (secure aggregation would make it hard instead)"
+            instead = Verdict.NOISY if masked <= NOISY_UP_TO else Verdict.UNCERTAIN
+            text += f" (secure aggregation would make it {instead.value} instead)"
         return text
 
 

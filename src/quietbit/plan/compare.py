@@ -202,7 +202,7 @@ def compare(
     ... )
     >>> best = comparison.best("local")
     >>> best.name, best.expected.verdict.value
-    ('vmvu', 'hard')
+    ('vmvu', 'uncertain')
     """
     request = _request(
         ball=_ball(model, clip, norm),

@@ -22,6 +22,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, final
 
+import numpy as np
 from attrs import frozen
 
 from quietbit.errors import InvalidParameter, one_line
@@ -168,6 +169,7 @@ class Turn:
             update = None
             for part in reversed(self.parts):
                 update = part.answer(app, update)
+            _check_finite(update)
             return update
         except UnusedBatch as error:
             crashes.append(error)
@@ -190,6 +192,13 @@ class Turn:
                 raise
             LOGGER.error("quietbit: no release but that of zero can be made.", exc_info=error)
             return self.zero
+
+
+def _check_finite(update: Any) -> None:
+    """Refuse an update with a NaN or an infinity, of which zero is released."""
+    for values in update if isinstance(update, list) else [update]:
+        if isinstance(values, np.ndarray) and not np.isfinite(values).all():
+            raise InvalidParameter("The update of the app holds a NaN or an infinity.")
 
 
 def plan_of(config: Mapping[str, Any], allowed: tuple[str, ...] | None = None) -> Plan:

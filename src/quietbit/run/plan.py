@@ -9,6 +9,7 @@ Idea     a plan is a target (epsilon, delta, adjacency, trust, releases), a mech
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import lru_cache
@@ -20,6 +21,7 @@ from attrs import field, frozen
 from numpy.typing import NDArray
 
 from quietbit.errors import InvalidParameter, QuietbitError, check_known, require
+from quietbit.mechanism.abilities import SamplePriced
 from quietbit.mechanism.base import Mechanism
 from quietbit.mechanism.calibrate import AUTO
 from quietbit.mechanism.registry import family
@@ -55,6 +57,7 @@ from quietbit.target import Trust
 __all__ = ["KEYS", "PAIRS", "PREFIX", "SECTIONS", "Pair", "Plan", "named_mechanisms"]
 
 START = 1.0  # the first clip, where it follows scouts
+ALIKE = 0.85  # of the names of two tables: one is probably the other misspelt
 SECTIONS: tuple[type[Section], ...] = (
     MechanismChoice,
     Samples,
@@ -186,7 +189,8 @@ class Plan(Terms):
         """
         values: dict[str, Any] = {}
         for key, value in _flat(table):
-            if prefix and not key.lower().startswith(prefix[:-1]):
+            if prefix and not key.startswith(prefix[:-1]):
+                _check_table(key, prefix[:-1])
                 continue
             ours = key.removeprefix(prefix)
             if ours in GONE:
@@ -393,6 +397,14 @@ def _flat(table: Mapping[str, Any], outer: str = "") -> Iterator[tuple[str, Any]
             yield f"{outer}{key}", value
 
 
+def _check_table(key: str, ours: str) -> None:
+    """Refuse a key of a table whose name is nearly ours: it would be ignored."""
+    table = key.partition(".")[0]
+    if difflib.get_close_matches(table.lower(), [ours], 1, ALIKE):
+        text = f"The run config has a table {table!r}: did you mean {ours!r}?"
+        raise InvalidParameter(text, name=table, rule=ours)
+
+
 def _put(values: dict[str, Any], name: str, inner: str, value: Any, key: str) -> None:
     """Add one key to the fields of a plan; a section grows by one of its own."""
     sections = {section.title: section for section in SECTIONS}
@@ -431,7 +443,14 @@ _OF_MECHANISM = {known.name: f"mechanism.{known.name}" for known in attrs.fields
 def _remembered(plan: Plan, dimension: int) -> Mechanism:
     """Return the mechanism of an engine's plan, cached because callers ask for it repeatedly."""
     with _spelt(PREFIX):
-        return mechanism_of(plan, dimension, None, None)
+        try:
+            return mechanism_of(plan, dimension, None, None)
+        except InvalidParameter as error:
+            if error.rule != SamplePriced.RULE:
+                raise
+            # by the name that the plan has for it, and not by that of a class
+            name = plan.mechanism.name
+            raise InvalidParameter.of(error.name, error.rule, name) from None
 
 
 @contextmanager

@@ -283,8 +283,8 @@ class Run:
         level = INFO if expected.verdict is Verdict.USEFUL else WARNING
         self.say(level, expected.sentence())
         if releases is not None:
-            subject = f"quietbit.releases is {releases}, and {rounds} rounds ask a node"
-            subject = f"{subject} {_often(turns)}"
+            asks = "1 round asks" if rounds == 1 else f"{rounds} rounds ask"
+            subject = f"quietbit.releases is {releases}, and {asks} a node {_often(turns)}"
             if turns > releases:
                 remedy = f"Set quietbit.releases to {math.ceil(turns)}, or run {lasting} rounds."
                 self.say(WARNING, f"{subject}: nodes decline after {_often(releases)}. {remedy}")

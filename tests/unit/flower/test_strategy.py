@@ -639,6 +639,16 @@ def test_apps_that_crash_in_a_simulation_are_counted_and_the_first_is_shown(capl
         start(Federation(mod=federation.mod), caplog, rounds=5)
 
 
+def test_apps_that_all_train_to_a_nan_are_reported_and_end_the_run(caplog):
+    """A simulation of them went on to its end, and nothing said so."""
+    nans = app(np.full(DIMENSION, np.nan))
+    federation = Federation(mod=lambda message, place, _: SIMULATED(message, place, nans))
+    with pytest.raises(QuietbitError, match="rounds 1 and 2"):
+        start(federation, caplog, rounds=5)
+    assert "The update of the app holds a NaN or an infinity" in caplog.text
+    assert "4 apps crashed" in str(federation.strategy.report())
+
+
 def test_a_step_that_would_spoil_the_model_is_not_taken(caplog):
     class Diverges(FedAvg):
         def aggregate_train(self, server_round, replies):

@@ -82,7 +82,12 @@ def test_noise_in_clips_does_not_depend_on_the_clip(word):
 
 @pytest.mark.parametrize(
     ("multiplier", "verdict"),
-    [(0.01, Verdict.USEFUL), (0.2, Verdict.HARD), (5.0, Verdict.HOPELESS)],
+    [
+        (0.01, Verdict.USEFUL),
+        (0.05, Verdict.NOISY),
+        (0.2, Verdict.UNCERTAIN),
+        (5.0, Verdict.HOPELESS),
+    ],
 )
 def test_the_sentence_says_what_it_comes_to(multiplier, verdict):
     found = expectation(quietbit.Gaussian(BALL, multiplier), cohort=20, rounds=4)
@@ -100,7 +105,7 @@ def test_secure_aggregation_is_named_only_where_it_would_help():
         ).sentence()
 
     assert said(2.0).endswith(" clients, or secure aggregation.")
-    assert said(20.0).endswith(" (secure aggregation would make it hard instead).")
+    assert said(20.0).endswith(" (secure aggregation would make it uncertain instead).")
     assert "secure aggregation" not in said(5000.0)
     assert "secure aggregation" not in said(400.0, trust="central")
     assert "secure aggregation" not in said(0.1)

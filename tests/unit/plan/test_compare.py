@@ -35,8 +35,8 @@ SITUATIONS = {
         "gaussian",
         Verdict.USEFUL,
     ),
-    "a seed each": (256, 200, 200, 1, 4.0, "replace-one", "local", "vmvu", Verdict.HARD),
-    "one bit each": (650, 300, 100, 15, 8.0, "zero-out", "local", "imvu", Verdict.HARD),
+    "a seed each": (256, 200, 200, 1, 4.0, "replace-one", "local", "vmvu", Verdict.UNCERTAIN),
+    "one bit each": (650, 300, 100, 15, 8.0, "zero-out", "local", "imvu", Verdict.UNCERTAIN),
     "the same behind masks": (
         650,
         600,
@@ -57,7 +57,7 @@ SITUATIONS = {
         "replace-one",
         "central",
         "gaussian",
-        Verdict.HARD,
+        Verdict.UNCERTAIN,
     ),
     "few clients, a larger model": (
         2000,

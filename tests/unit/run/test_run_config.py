@@ -161,12 +161,35 @@ def test_tables_and_dotted_keys_are_the_same_plan():
     assert read(masks=False).masks is None
 
 
-@pytest.mark.parametrize(
-    "key", ["quietbit_epsilon", "quietbit-epsilon", "Quietbit.epsilon", "quietbit", "quietbit."]
-)
+@pytest.mark.parametrize("key", ["quietbit_epsilon", "quietbit-epsilon", "quietbit", "quietbit."])
 def test_a_key_that_begins_like_ours_and_is_none_is_refused(key):
     with refuses("run-config key", key):
         Plan.from_run_config(CONFIG | {key: 1.0})
+
+
+@pytest.mark.parametrize("table", ["quitebit", "Quietbit", "quiet-bit"])
+def test_a_table_whose_name_is_nearly_ours_is_named(table):
+    """A misspelt section beside ours was ignored."""
+    with pytest.raises(InvalidParameter, match=f"'{table}': did you mean 'quietbit'"):
+        Plan.from_run_config(CONFIG | {f"{table}.masks.threshold": 5})
+    assert Plan.from_run_config(CONFIG | {"quiet.epochs": 5, "bit.rate": 3}).epsilon == 3.0
+
+
+@pytest.mark.parametrize("key", ["epsilon", "clip", "releases"])
+def test_a_number_in_quotes_is_refused_with_the_remedy(key):
+    with pytest.raises(InvalidParameter) as error:
+        read(**{key: "8"})
+    assert error.value.name == f"quietbit.{key}"
+    assert error.value.remedy == "write 8 without quotes"
+    with pytest.raises(InvalidParameter) as error:
+        read(**{key: "8,0"})
+    assert error.value.remedy == ""
+
+
+def test_a_mechanism_without_a_cost_to_samples_is_named_as_the_plan_names_it():
+    found = read(**{"mechanism": "vmvu", "samples.dataset-size": 100, "samples.sampling-rate": 0.1})
+    with refuses("quietbit.mechanism", "vmvu"):
+        found.mechanism_for(100)
 
 
 def fits(found, mechanism, releases):
