@@ -1,4 +1,4 @@
-"""Files that are written atomically, and the folder of caches.
+"""Files that are written atomically, those that other users may change, and the folder of caches.
 
 Idea     a file is written beside its place, forced to disk and moved there, so that a reader sees
          either all of it or none.
@@ -16,7 +16,41 @@ from typing import IO, Any
 
 from quietbit.errors import QuietbitError
 
-__all__ = ["cache_folder", "write_json", "write_text", "write_whole"]
+__all__ = [
+    "OTHERS_WRITE",
+    "PRIVATE",
+    "cache_folder",
+    "others",
+    "write_json",
+    "write_text",
+    "write_whole",
+]
+
+OTHERS_WRITE = 0o022  # permission bits: that others may write; any right of others
+PRIVATE = 0o077
+
+
+def others(
+    status: os.stat_result, name: str, path: str | os.PathLike[str], barred: int = OTHERS_WRITE
+) -> str:
+    """Return who besides this user and root has a right on a file, as a sentence; empty if nobody.
+
+    Rights on Windows are lists, which these bits do not show: there nothing is checked.
+    """
+    if os.name == "nt":
+        return ""
+    place = os.fspath(path)
+    user = os.geteuid()
+    if status.st_uid not in (user, 0):
+        return (
+            f"The {name} {place} belongs to user {status.st_uid} and is used by user {user}: use "
+            "it as its owner."
+        )
+    if status.st_mode & barred & OTHERS_WRITE:
+        return f"Other users may write the {name} {place}: chmod go-w {place}."
+    if status.st_mode & barred:
+        return f"Other users may read the {name} {place}: chmod go= {place}."
+    return ""
 
 
 def cache_folder(name: str) -> Path:
@@ -47,7 +81,7 @@ def write_whole(
         raise QuietbitError(f"Cannot write {path}: {error.strerror or error}.") from error
     finally:
         if name is not None:
-            with contextlib.suppress(FileNotFoundError):
+            with contextlib.suppress(OSError):
                 os.unlink(name)
     return path
 

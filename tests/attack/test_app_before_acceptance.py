@@ -7,7 +7,6 @@ Idea     before a request is noted, nothing that an app says may leave, because 
 
 from __future__ import annotations
 
-import json
 import socket
 import subprocess
 import sys
@@ -23,6 +22,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, RecordD
 
 from quietbit.errors import InvalidParameter
 from quietbit.node import release
+from quietbit.node.database import opened
 from quietbit.node.gatekeeper import RemoteGate, _receive
 from quietbit.node.refusal import Noted, Reason, Refusal
 from quietbit.privacy.guarantee import Guarantee
@@ -137,14 +137,12 @@ def test_a_noted_release_that_cannot_be_prepared_counts(
     assert books(tmp_path).releases == 2
 
 
-@pytest.mark.parametrize(
-    "changes", [{"counts": []}, {"counts": {"accepted": "x"}}, {"seconds": "x"}, {"last": {}}]
-)
-def test_a_damaged_file_of_decisions_stops_no_noted_release(changes: Any, tmp_path: Path) -> None:
+@pytest.mark.parametrize("table", ["decisions", "reasons"])
+def test_damaged_decisions_stop_no_noted_release(table: str, tmp_path: Path) -> None:
     place = context(11, 0, CONFIG, quietbit_policy=write_policy(tmp_path, epsilon=1e6))
     assert not gated()(asked(1), place, app(np.zeros(DIMENSION))).has_error()
-    (file,) = tmp_path.glob("ledger.decisions*")
-    file.write_text(json.dumps(json.loads(file.read_text()) | changes))
+    with opened(tmp_path / "ledger", "ledger", write=True) as database:
+        database.execute(f"drop table {table}")
     reply = gated()(asked(2), place, app(np.zeros(DIMENSION)))
     assert books(tmp_path).releases == 2
     assert not reply.has_error()

@@ -1,15 +1,12 @@
 """Campaigns against a node that nobody had run: what each tries, and how often, is in `CASES`.
 
 Broadcast logs that are forked or rolled back, different models for different nodes, weights by
-examples, releases that arrive late, twice or from strangers, locks that fail, other users at the
+examples, releases that arrive late, twice or from strangers, other users at the
 gatekeeper's socket, and families that hang.
 """
 
-import errno
-import fcntl
 import json
 import math
-import os
 import random
 import socket
 import threading
@@ -21,14 +18,13 @@ from quietbit.errors import InvalidPayload, QuietbitError
 from quietbit.mechanism.interpolated import InterpolatedMVU
 from quietbit.node import budget
 from quietbit.node.gatekeeper import HEAD, MAGIC, Gatekeeper, RemoteGate
-from quietbit.node.ledger import LedgerError
 from quietbit.node.refusal import Unusable
 from quietbit.node.request import Framed, ProposedMechanism
 from quietbit.wire.uplink import Uplink, weight_of
 from unit.node.makers import BALL, DIMENSION, MECHANISM, NOISY, books, keeper, request
 
 pytestmark = pytest.mark.filterwarnings("ignore::quietbit.node.policy.SeededRngWarning")
-CASES = {"broadcast logs": 90, "weights": 3000, "frames": 2000, "socket messages": 300, "locks": 40}
+CASES = {"broadcast logs": 90, "weights": 3000, "frames": 2000, "socket messages": 300}
 UPDATE = np.linspace(-0.2, 0.3, DIMENSION)
 
 
@@ -124,7 +120,7 @@ def test_different_models_for_different_nodes_under_replay():
     rounds = []
     for node in (11, 12):
         state = ledger(room.contexts[node])
-        rounds += [(node, number) for answers in state.runs.values() for number, _, _ in answers]
+        rounds += [(node, noted.round) for noted in state.noted]
     assert len(rounds) == len(set(rounds)) == made + 2
     assert made >= 6
 
@@ -209,38 +205,6 @@ def test_releases_that_come_late_and_twice_count_once():
     report = strategy.report()
     assert sum(node.releases for node in report.nodes) == made
     assert 0 < sum(entry.answered for entry in report.rounds) <= made
-
-
-@pytest.mark.parametrize("code", [errno.ENOLCK, errno.EINTR, errno.EIO])
-def test_locks_that_fail(tmp_path, monkeypatch, code):
-    """Without the lock nothing is read, noted or released."""
-    gate = keeper(tmp_path)
-    gate.accept(request(1))
-    flock = fcntl.flock
-    rng = random.Random(code)  # noqa: S311
-    failures = 0
-
-    def sometimes(handle, how):
-        if rng.random() < 0.3:
-            raise OSError(code, os.strerror(code))
-        return flock(handle, how)
-
-    monkeypatch.setattr(fcntl, "flock", sometimes)
-    number = 2
-    accepted = 1
-    for _ in range(CASES["locks"]):
-        try:
-            gate.accept(request(number))
-        except LedgerError:
-            failures += 1
-            continue
-        except QuietbitError:
-            break
-        accepted += 1
-        number += 1
-    monkeypatch.setattr(fcntl, "flock", flock)
-    assert failures > 0
-    assert books(tmp_path).releases == accepted
 
 
 def serve(folder, **changes):

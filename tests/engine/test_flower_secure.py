@@ -150,7 +150,7 @@ def test_ledgers_and_report_name_the_trust_and_the_honest_clients(outcome, mecha
     assert {p: ledger.releases for p, ledger in last.items()} == {
         p: ROUNDS - len(lost[p]) for p in NODES
     }
-    assert all({honest for _, honest, _ in ledger.counts} == {6} for ledger in last.values())
+    assert all({honest for _, honest, _ in ledger.counts()} == {6} for ledger in last.values())
     report, cap = outcome["report"], SETTINGS.target
     held = report["guarantee"]
     words = (

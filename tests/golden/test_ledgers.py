@@ -1,10 +1,11 @@
-"""Ledgers of the past: every file that a released or earlier quietbit wrote is read, priced and
-continued.
+"""Ledgers of the past: every file that an earlier quietbit wrote is imported, priced and continued.
 
-The files are never written again. A ledger of version 2 is read as it is: that is its migration,
-and lines that were written once stay byte for byte.
+The files are never written again. The lines of a ledger of quietbit 0.1 (version 2) stay byte for
+byte in the database, and so do their digests.
 """
 
+import hashlib
+import json
 import shutil
 from pathlib import Path
 
@@ -12,9 +13,11 @@ import pytest
 
 from quietbit.node.budget import account_of, epsilon_spent
 from quietbit.node.ledger import FileLedger, LedgerError, release_line
+from quietbit.node.old_ledger import import_ledger
 from quietbit.target import Target
 from unit.node.makers import policy
 
+FILES = ("ledger", "counter", "ledger.old", "counter.old")
 HERE = Path(__file__).parent / "ledgers"
 SAMPLE = {"unit": "sample", "data_set": "ward 3", "mechanisms": ("gaussian",)}
 SUMS = {"trust": ["local", "secure-aggregation"], "min_honest_clients": 50, "local_epsilon": 30.0}
@@ -29,35 +32,43 @@ TOTALS = {
 
 @pytest.fixture(params=sorted(path.stem for path in HERE.glob("*.ledger")))
 def golden(request, tmp_path):
-    """A copy of each file, as a backup that is put back would be."""
+    """A copy of each file, moved away as `quietbit node import` asks."""
     for suffix in ("ledger", "counter"):
-        shutil.copy(HERE / f"{request.param}.{suffix}", tmp_path / suffix)
+        shutil.copy(HERE / f"{request.param}.{suffix}", tmp_path / f"{suffix}.old")
+        (tmp_path / f"{suffix}.old").chmod(0o600)
     return request.param, tmp_path
+
+
+def imported(folder):
+    return import_ledger(*(folder / name for name in FILES))
 
 
 def test_every_golden_ledger_is_read_priced_and_continued(golden):
     name, folder = golden
     lines, releases, last, changes, epsilon = TOTALS[name]
-    state = FileLedger(folder / "ledger", folder / "counter").read()
+    ledger = imported(folder)
+    state = ledger.read()
     assert (state.count, state.releases) == (lines, releases)
     assert max(state.last_round("7"), state.last_round("9")) == last
     rules = policy(folder, **changes)
     honest = rules.min_honest_clients or 0
     assert epsilon_spent(state, rules.caps[0], rules, honest) == epsilon
-    before = (folder / "ledger").read_bytes()
+    old = (folder / "ledger.old").read_text().splitlines()
+    assert [head.hex() for head in state.heads] == [
+        hashlib.sha256(line.encode()).hexdigest() for line in old
+    ]
+    mark = json.loads((folder / "counter.old").read_text())
+    assert state.mark == {"count": mark["count"], "head": mark["head"]}
     mechanism = next(iter(state.mechanisms))
-    ledger = FileLedger(folder / "ledger", folder / "counter")
     ledger.update(lambda _: [release_line(mechanism, honest, "7", 9)])
-    after = (folder / "ledger").read_bytes()
-    assert after.startswith(before)
     assert FileLedger(folder / "ledger", folder / "counter").read().releases == releases + 1
 
 
 def test_a_copy_that_is_put_back_is_noticed_while_its_counter_is_newer(golden):
     """What a restored old copy means: releases that it does not know of were made."""
     _, folder = golden
+    ledger = imported(folder)
     old = (folder / "ledger").read_bytes()
-    ledger = FileLedger(folder / "ledger", folder / "counter")
     mechanism = next(iter(ledger.read().mechanisms))
     ledger.update(lambda _: [release_line(mechanism, 0, "7", 9)])
     (folder / "ledger").write_bytes(old)
@@ -68,12 +79,49 @@ def test_a_copy_that_is_put_back_is_noticed_while_its_counter_is_newer(golden):
 @pytest.mark.parametrize("version", [1, 3, 99])
 def test_a_ledger_of_another_version_is_refused_with_what_to_do(golden, version):
     _, folder = golden
-    text = (folder / "ledger").read_text()
-    (folder / "ledger").write_text(text.replace('"version":2', f'"version":{version}', 1))
+    text = (folder / "ledger.old").read_text()
+    (folder / "ledger.old").write_text(text.replace('"version":2', f'"version":{version}', 1))
     with pytest.raises(
         LedgerError,
         match=f"version {version}, and this quietbit reads version 2.*Install the quietbit",
     ):
+        imported(folder)
+    assert not (folder / "ledger").exists()
+
+
+@pytest.mark.parametrize("change", ["cut", "changed", "counter", "links", "shared", "twice"])
+def test_what_quietbit_0_1_would_have_refused_is_not_imported(golden, change):
+    _, folder = golden
+    old, counter = folder / "ledger.old", folder / "counter.old"
+    if change == "cut":
+        old.write_text("".join(old.read_text().splitlines(keepends=True)[:-1]))
+    elif change == "changed":
+        old.write_text(old.read_text().replace('"round":1', '"round":8', 1))
+    elif change == "counter":
+        counter.write_text(counter.read_text().replace('"count":', '"count":1', 1))
+    elif change == "links":
+        (folder / "second").hardlink_to(old)
+    elif change == "shared":
+        counter.chmod(0o666)
+    else:
+        imported(folder)
+    with pytest.raises(LedgerError):
+        imported(folder)
+    assert (folder / "ledger").exists() is (change == "twice")
+
+
+def test_an_incomplete_last_line_was_never_acted_upon(golden):
+    name, folder = golden
+    with (folder / "ledger.old").open("a") as file:
+        file.write('{"kind":"release","mech')
+    assert imported(folder).read().count == TOTALS[name][0]
+
+
+def test_an_old_ledger_in_its_place_is_refused_with_what_to_do(golden):
+    _, folder = golden
+    for name in ("ledger", "counter"):
+        shutil.copy(folder / f"{name}.old", folder / name)
+    with pytest.raises(LedgerError, match="quietbit node import"):
         FileLedger(folder / "ledger", folder / "counter").read()
 
 
@@ -81,10 +129,11 @@ def test_every_golden_ledger_has_its_totals():
     assert set(TOTALS) == {path.stem for path in HERE.glob("*.ledger")}
 
 
-def test_accounts_of_a_run_are_those_of_its_own_lines():
+def test_accounts_of_a_run_are_those_of_its_own_lines(tmp_path):
     for suffix in ("ledger", "counter"):
-        assert (HERE / f"v2_evaluations.{suffix}").exists()
-    state = FileLedger(HERE / "v2_evaluations.ledger", HERE / "v2_evaluations.counter").read()
+        shutil.copy(HERE / f"v2_evaluations.{suffix}", tmp_path / f"{suffix}.old")
+        (tmp_path / f"{suffix}.old").chmod(0o600)
+    state = imported(tmp_path).read()
     cap = Target(8.0, 1e-5, "replace-one")
     seven = account_of(state, cap, run="7")
     eight = account_of(state, cap, run="8")

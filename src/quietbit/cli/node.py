@@ -121,6 +121,34 @@ def _init(policy: PolicyArgument, json: JsonOption = False, **rules: Any) -> Non
     record("This node's policy and ledger are made", rows, json)
 
 
+@node.command("import")
+def _import(
+    policy: PolicyArgument,
+    old_ledger: Annotated[Path, _file("LEDGER", "The ledger that quietbit 0.1 wrote.")],
+    old_counter: Annotated[Path, _file("COUNTER", "Its counter.")],
+    json: JsonOption = False,
+) -> None:
+    """Make this policy's ledger of the lines of one that quietbit 0.1 wrote, once.
+
+    Move the old ledger and its counter away first. Every release counts as before; the old files
+    are not changed, and can be deleted afterwards.
+
+    Example: quietbit node import /var/lib/quietbit/policy.toml /var/lib/quietbit/ledger.old
+    /var/lib/quietbit/counter.old
+    """
+    from quietbit.node.old_ledger import import_ledger
+
+    rules = Policy.load(policy)
+    state = import_ledger(rules.ledger, rules.counter, old_ledger, old_counter).read()
+    rows = [
+        Row("ledger", "ledger", rules.ledger),
+        Row("counter", "counter", rules.counter),
+        Row("lines", "lines", state.count),
+        Row("releases", "releases", state.releases),
+    ]
+    record("The ledger is imported", rows, json)
+
+
 @node.command("check")
 def _check(
     policy: Annotated[Path, _file("FILE", "The policy, or NVFlare's privacy.json.")],
@@ -196,14 +224,14 @@ def _status(
     """
     from quietbit.node.budget import epsilon_spent
     from quietbit.node.costs import costs_beside
-    from quietbit.node.decisions import decisions_beside
-    from quietbit.node.ledger import FileLedger, Moment
+    from quietbit.node.decisions import Decisions
+    from quietbit.node.ledger import FileLedger, Moment, NotedRelease
 
     check_int(last, "last", 1)
     rules = Policy.load(policy)
     ledger = FileLedger(rules.ledger, rules.counter)
     state = ledger.read()
-    history = decisions_beside(ledger.path).read()
+    history = Decisions(ledger.path).read()
     saved = costs_beside(ledger.path)
     honest = rules.min_honest_clients or 0
     caps: list[dict[str, Any]] = []
@@ -218,14 +246,17 @@ def _status(
             }
         )
     runs: list[dict[str, Any]] = []
-    for run, releases in state.runs.items():
+    of_runs: dict[str, list[NotedRelease]] = {}
+    for noted in state.noted:
+        of_runs.setdefault(noted.run, []).append(noted)
+    for run, releases in of_runs.items():
         runs.append(
             {
                 "run": run,
                 "releases": len(releases),
-                "first": _clock(releases[0][1]),
-                "last": _clock(releases[-1][1]),
-                "mechanisms": sorted({name[:16] for _, _, name in releases}),
+                "first": _clock(releases[0].when.time),
+                "last": _clock(releases[-1].when.time),
+                "mechanisms": sorted({noted.mechanism[:16] for noted in releases}),
             }
         )
     refusals = [
@@ -239,6 +270,9 @@ def _status(
         for decision in history.last
         if decision.reason != ACCEPTED
     ]
+    decisions = [
+        {"decision": reason, "requests": count} for reason, count in history.counts.items()
+    ]
     today = state.last_day(Moment.now())
     rows = [
         Row("releases", "releases", state.releases, f"{state.releases} of {rules.releases}"),
@@ -249,6 +283,8 @@ def _status(
         Row("unit", "unit", rules.unit.value),
         Row("data_set", "data set", rules.data_set, rules.data_set or "none named"),
         Row("caps", "Epsilon spent (epsilon upper) and cap (epsilon)", caps),
+        Row("decisions", "Requests by decision", decisions, "none"),
+        Row("decision_seconds", "seconds that decisions took", history.seconds),
         Row("runs", "Releases by run", runs if json else runs[-last:], "none"),
         Row("refusals", "Requests refused", refusals if json else refusals[-last:], "none"),
     ]
@@ -257,24 +293,6 @@ def _status(
 
 def _clock(seconds: float) -> str:
     return time.strftime("%Y-%m-%d %H:%M", time.localtime(seconds))
-
-
-@node.command("metrics")
-def _metrics(policy: PolicyArgument) -> None:
-    """Print budgets, caps and decisions in the Prometheus text format; none depends on data.
-
-    Example: quietbit node metrics /var/lib/quietbit/policy.toml >
-    /var/lib/node_exporter/quietbit.prom
-    """
-    from quietbit.node.costs import costs_beside
-    from quietbit.node.decisions import decisions_beside
-    from quietbit.node.ledger import FileLedger
-    from quietbit.node.metrics import metrics_text
-
-    rules = Policy.load(policy)
-    ledger = FileLedger(rules.ledger, rules.counter)
-    history = decisions_beside(ledger.path).read()
-    print(metrics_text(rules, ledger.read(), history, costs_beside(ledger.path)), end="")
 
 
 @node.command("serve")

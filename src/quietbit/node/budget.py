@@ -18,7 +18,7 @@ from attrs import evolve, frozen
 
 from quietbit.mechanism.base import core_of
 from quietbit.node.costs import SavedCosts
-from quietbit.node.ledger import Counts, LedgerError, LedgerState, text_of
+from quietbit.node.ledger import LedgerError, LedgerState, text_of
 from quietbit.node.policy import RESPONSE, SUMMED, Rules
 from quietbit.node.refusal import BudgetSpent
 from quietbit.node.request import ProposedMechanism, Request
@@ -200,11 +200,8 @@ def account_of(
     The first entry is the first release, which an adaptive account goes by.
     """
     most = (honest or 2**31) if cap.trust is Trust.SECURE_AGGREGATION else 0
-    releases: Counts = state.counts
-    if run is not None:
-        releases = state.run_counts.get(run, {})
     counts: dict[Cost, int] = {}
-    for (name, noted_honest, noted_data_set), times in releases.items():
+    for (name, noted_honest, noted_data_set), times in state.counts(run).items():
         noted_kind = state.mechanisms[name].get("kind")
         is_counted = noted_kind != ANSWERS if kind is None else noted_kind == kind
         if is_counted and (not data_set or noted_data_set in ("", data_set)):

@@ -46,6 +46,7 @@ from typing import Any, TypeAlias, final
 import numpy as np
 from numpy.typing import NDArray
 
+from quietbit._files import OTHERS_WRITE
 from quietbit._typing import FloatVector
 from quietbit.arrays import flatten
 from quietbit.errors import InvalidParameter, QuietbitError, require
@@ -61,7 +62,6 @@ from quietbit.node.release import (
 )
 from quietbit.node.request import Request
 from quietbit.node.stores import ModelFolder
-from quietbit.secagg.identity import OTHERS_WRITE
 
 __all__ = ["AcceptedRequest", "BatchSocket", "Gate", "Gatekeeper", "RemoteGate", "batch_of_parent"]
 

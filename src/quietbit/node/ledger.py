@@ -1,10 +1,10 @@
-"""A node's ledger on disk: an append-only file of chained lines, and a counter in another file.
+"""A node's ledger: chained lines in the owner's database, and a counter in another one.
 
 Idea     a node must never forget what it has released. Every line holds the SHA-256 of the line
-         before it, so no line can be changed, removed or moved. A second file, the counter, holds
-         the number of lines and the digest of the last; a ledger that is shorter than its counter,
-         or is a different one, is refused. Only `quietbit node init` makes them: a missing ledger
-         is an error.
+         before it, so no line can be changed, removed or moved. A second database, the counter,
+         holds the number of lines and the digest of the last; a ledger that is shorter than its
+         counter, or is a different one, is refused. Only `quietbit node init` makes them: a missing
+         ledger is an error.
 Symbols  head: SHA-256 of a line; count: number of lines, the first (which names the ledger)
          included.
 
@@ -15,10 +15,10 @@ Symbols  head: SHA-256 of a line; count: number of lines, the first (which names
 | `release` | one release: mechanism, k, run, round, moment, data set; noted before it is made |
 | `step` | a step of a masked sum that hands out shares: answered once |
 
-A line is added under a lock on the file itself, in one write, and forced to disk; then the counter
-is replaced. A crash in between leaves the ledger ahead of its counter, which is valid. An
-incomplete last line was never acted upon and is cut off. Restoring the *whole* disk from a copy is
-noticed if the counter is on another disk, or if an engine remembers the last head
+All lines are read, and their chain checked, at every use: a running process notices what a new one
+does. Lines are added in one transaction, which is on disk before the counter is raised in one of
+its own. A crash in between leaves the ledger ahead of its counter, which is valid. Restoring *both*
+files from a copy is noticed by a process that runs, and by an engine that remembers the last head
 (docs/explanation/threat-model.md).
 """
 
@@ -28,26 +28,33 @@ import contextlib
 import hashlib
 import json
 import os
-import stat
-import threading
+import sqlite3
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, MutableMapping
 from functools import cache
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple, TypeAlias, final
 
 from attrs import define, field, frozen
 
-from quietbit.errors import InvalidParameter, QuietbitError, check_int, require
+from quietbit.errors import InvalidParameter, check_int, require
+from quietbit.node.database import (
+    COUNTER,
+    HELP,
+    LEDGER,
+    LedgerError,
+    created,
+    opened,
+    owned_path,
+)
 from quietbit.node.refusal import AnsweredBefore, BudgetSpent
 
-__all__ = ["FileLedger", "Ledger", "LedgerError", "LedgerState", "StateLedger", "WatchedLedger"]
+__all__ = ["FileLedger", "Ledger", "LedgerError", "LedgerState", "StateLedger"]
 
 FORMAT = "quietbit-ledger"
-VERSION = 2
-COUNTER = "quietbit-counter"
+VERSION = 2  # of the lines
 DAY = 86400.0
-MOST_BYTES = 256 * 2**20
 MOST_MECHANISMS = 256
 MOST_OF_RUN = 16  # new mechanisms per run: updates, scouts, evaluations, changes of the plan
 MOST_OF_DAY = 64  # new mechanisms of all runs in 24 hours
@@ -56,15 +63,6 @@ MOST_STEPS = 8  # lines of steps per release
 FREE_RELEASES = 32  # the number of releases whose steps are allowed before any release is made
 START = bytes(32)
 Entry = dict[str, Any]
-HELP = (
-    "Restore the newest copy of both files. Without a copy the account of this node's releases is "
-    "lost: only its owner can decide to move both files away and start again with `quietbit node "
-    "init`"
-)
-
-
-class LedgerError(QuietbitError):
-    """A ledger that cannot be read, written or trusted: the node then releases nothing."""
 
 
 @final
@@ -88,11 +86,13 @@ class Moment(NamedTuple):
     @classmethod
     def now(cls) -> Moment:
         """Read both clocks."""
-        return cls(
-            time.time(),
-            _boot(),
-            time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)),
-        )
+        return cls(time.time(), _boot(), _running())
+
+
+def _running() -> float:
+    """Return the seconds since the machine started, sleep included where the system says so."""
+    clock = getattr(time, "CLOCK_BOOTTIME", None)
+    return time.monotonic() if clock is None else time.clock_gettime(clock)
 
 
 @cache
@@ -104,25 +104,32 @@ def _boot() -> str:
         return os.urandom(16).hex()
 
 
+@final
+class NotedRelease(NamedTuple):
+    """A release as a line notes it; ``honest`` is the k that its cost assumes."""
+
+    mechanism: str
+    honest: int
+    data_set: str
+    run: str
+    round: int
+    when: Moment
+
+
 # Releases by mechanism, k and data set, in the order of the first of each.
-Counts: TypeAlias = dict[tuple[str, int, str], int]
+Counts: TypeAlias = Counter[tuple[str, int, str]]
 
 
 @final
 @define(eq=False)
 class LedgerState:
-    """The totals of a ledger's lines."""
+    """The totals of a ledger's lines; ``origin`` names it in errors."""
 
+    origin: str = "The ledger"
     identity: str = ""
     heads: list[bytes] = field(factory=list)
     mechanisms: dict[str, Any] = field(factory=dict)
-    counts: Counts = field(factory=dict)
-    # `counts` of each run, its evaluations included.
-    run_counts: dict[str, Counts] = field(factory=dict)
-    # Of each mechanism: the run that used it first, and when.
-    first_uses: dict[str, tuple[str, Moment]] = field(factory=dict)
-    times: list[Moment] = field(factory=list)
-    runs: dict[str, list[tuple[int, float, str]]] = field(factory=dict)
+    noted: list[NotedRelease] = field(factory=list)
     steps: dict[str, tuple[int, int]] = field(factory=dict)
     step_lines: int = 0
 
@@ -139,12 +146,20 @@ class LedgerState:
     @property
     def mark(self) -> dict[str, Any]:
         """The count and head, from which `is_behind` notices an earlier state of the ledger."""
-        return {"count": len(self.heads), "head": self.heads[-1].hex()}
+        return {"count": self.count, "head": self.head.hex()}
 
     @property
     def releases(self) -> int:
         """The number of releases."""
-        return sum(self.counts.values())
+        return len(self.noted)
+
+    def counts(self, run: str | None = None) -> Counts:
+        """Count the releases, or those of one run with its evaluations."""
+        return Counter(
+            (noted.mechanism, noted.honest, noted.data_set)
+            for noted in self.noted
+            if run is None or base_run(noted.run) == run
+        )
 
     def is_behind(self, known: Mapping[str, Any]) -> bool:
         """Return whether this is a different ledger than that of ``known``, or an earlier state.
@@ -152,17 +167,17 @@ class LedgerState:
         ``known`` is an earlier `mark`.
         """
         count = check_int(known.get("count", 0), "count", 0)
-        return count > len(self.heads) or (
+        return count > self.count or (
             count > 0 and self.heads[count - 1].hex() != known.get("head")
         )
 
     def last_day(self, now: Moment) -> int:
         """Return the number of releases in the last 24 hours; those dated in the future count."""
-        return sum(when.is_within_day(now) for when in self.times)
+        return sum(noted.when.is_within_day(now) for noted in self.noted)
 
     def last_round(self, run: str) -> int:
         """Return the last answered round of a run; 0 if there is none."""
-        return max((number for number, _, _ in self.runs.get(run, ())), default=0)
+        return max((noted.round for noted in self.noted if noted.run == run), default=0)
 
     def check_round(self, run: str, number: int) -> None:
         """Refuse a round that is not after the last answered one of this run."""
@@ -198,8 +213,11 @@ class LedgerState:
         if identity in self.mechanisms:
             return
         base = base_run(run)
-        of_run = sum(user == base for user, _ in self.first_uses.values())
-        of_day = sum(when.is_within_day(now) for _, when in self.first_uses.values())
+        first_uses: dict[str, NotedRelease] = {}
+        for noted in self.noted:
+            first_uses.setdefault(noted.mechanism, noted)
+        of_run = sum(base_run(first.run) == base for first in first_uses.values())
+        of_day = sum(first.when.is_within_day(now) for first in first_uses.values())
         for count, most, where in (
             (len(self.mechanisms), MOST_MECHANISMS, "in its ledger"),
             (of_run, MOST_OF_RUN, f"for run {base}"),
@@ -210,30 +228,40 @@ class LedgerState:
                     f"This node has released {most} different mechanisms {where}, the most it may."
                 )
 
-    def take(self, line: bytes, origin: str) -> None:
+    def add(self, entries: Iterable[Entry]) -> list[str]:
+        """Add entries to the totals; return them as chained lines."""
+        lines = []
+        for entry in entries:
+            line = text_of({**entry, "previous": self.head.hex()})
+            self.take(line)
+            lines.append(line)
+        return lines
+
+    def take(self, line: str) -> None:
         """Add a line that was read, or is about to be written, to the totals."""
         number = self.count + 1
         try:
             entry = json.loads(line)
             if entry["previous"] != self.head.hex():
                 raise LedgerError(
-                    f"{origin} was changed: line {number} does not follow the one before. {HELP}."
+                    f"{self.origin} was changed: line {number} does not follow the one before. "
+                    f"{HELP}."
                 )
-            self._take(entry, origin)
+            self._take(entry)
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
             raise LedgerError(
-                f"{origin} is not a ledger: line {number} cannot be read "
+                f"{self.origin} is not a ledger: line {number} cannot be read "
                 f"({type(error).__name__}). {HELP}."
             ) from error
-        self.heads.append(hashlib.sha256(line).digest())
+        self.heads.append(hashlib.sha256(line.encode()).digest())
 
-    def _take(self, entry: Entry, origin: str) -> None:
+    def _take(self, entry: Entry) -> None:
         kind = entry["kind"]
         is_first = not self.heads
         if (kind == "ledger") is not is_first:
             raise InvalidParameter.of("kind of the line", "ledger in the first line only", kind)
         if kind == "ledger":
-            self._take_first(entry, origin)
+            self._take_first(entry)
         elif kind == "mechanism":
             self.mechanisms[str(entry["mechanism"])] = entry["description"]
         elif kind == "release":
@@ -246,31 +274,34 @@ class LedgerState:
             rule = "ledger, mechanism, release or step"
             raise InvalidParameter.of("kind of the line", rule, kind)
 
-    def _take_first(self, entry: Entry, origin: str) -> None:
+    def _take_first(self, entry: Entry) -> None:
         require(entry["format"] == FORMAT, "format", entry["format"], FORMAT)
         version = check_int(entry["version"], "version of the ledger", 1)
         if version != VERSION:
             raise LedgerError(
-                f"{origin} cannot be used: it has version {version}, and this quietbit reads "
-                f"version {VERSION}. Install the quietbit that wrote it, or a newer one."
+                f"{self.origin} cannot be used: its lines have version {version}, and this "
+                f"quietbit reads version {VERSION}. Install the quietbit that wrote it, or a newer "
+                "one."
             )
         self.identity = str(entry["identity"])
 
     def _take_release(self, entry: Entry) -> None:
         mechanism = str(entry["mechanism"])
-        honest = check_int(entry["honest"], "honest", 0)
-        number = check_int(entry["round"], "round", 1)
-        when = float(entry["time"])
         if mechanism not in self.mechanisms:
             raise InvalidParameter.of("mechanism of a release", "noted before it", mechanism)
-        run = str(entry["run"])
-        moment = Moment(when, str(entry.get("boot", "")), float(entry.get("running", 0.0)))
-        key = (mechanism, honest, str(entry.get("data-set", "")))
-        for counts in (self.counts, self.run_counts.setdefault(base_run(run), {})):
-            counts[key] = counts.get(key, 0) + 1
-        self.times.append(moment)
-        self.first_uses.setdefault(mechanism, (base_run(run), moment))
-        self.runs.setdefault(run, []).append((number, when, mechanism))
+        noted = NotedRelease(
+            mechanism,
+            check_int(entry["honest"], "honest", 0),
+            str(entry.get("data-set", "")),
+            str(entry["run"]),
+            check_int(entry["round"], "round", 1),
+            Moment(
+                float(entry["time"]),
+                str(entry.get("boot", "")),
+                float(entry.get("running", 0.0)),
+            ),
+        )
+        self.noted.append(noted)
 
 
 Change = Callable[[LedgerState], Iterable[Entry]]
@@ -312,16 +343,6 @@ def first_line() -> Entry:
     return {"kind": "ledger", "format": FORMAT, "version": VERSION, **stamp}
 
 
-def _written(state: LedgerState, entries: Iterable[Entry], origin: str) -> bytes:
-    """Return the entries as chained lines, and add each to the totals."""
-    lines = []
-    for entry in entries:
-        line = text_of({**entry, "previous": state.head.hex()}).encode("ascii")
-        state.take(line, origin)
-        lines.append(line + b"\n")
-    return b"".join(lines)
-
-
 @final
 @frozen(eq=False)
 class StateLedger:
@@ -332,40 +353,58 @@ class StateLedger:
 
     def read(self) -> LedgerState:
         """Return the totals."""
-        state = LedgerState()
-        text = self.state.get("ledger", "")
-        for line in str(text).encode("ascii").splitlines():
-            state.take(line, "The ledger in the state")
+        state = LedgerState("The ledger in the state")
+        text = str(self.state.get("ledger", ""))
+        for line in text.splitlines():
+            state.take(line)
         if not text:
-            self.state["ledger"] = _written(
-                state, [first_line()], "The ledger in the state"
-            ).decode("ascii")
+            self._append(state.add([first_line()]))
         return state
 
     def update(self, change: Change) -> LedgerState:
         """Add the lines that ``change`` returns for the totals; where it raises, add nothing."""
         state = self.read()
-        added = _written(state, list(change(state)), "The ledger in the state").decode("ascii")
-        self.state["ledger"] = str(self.state["ledger"]) + added
+        self._append(state.add(list(change(state))))
         return state
+
+    def _append(self, lines: list[str]) -> None:
+        text = "".join(f"{line}\n" for line in lines)
+        self.state["ledger"] = str(self.state.get("ledger", "")) + text
+
+
+ADD_LINE = "insert into lines values (?, ?)"
+# Of two processes that have added lines, the later may be the first to come here.
+RAISE_COUNT = "update counter set count = ?, head = ? where count < ?"
 
 
 @final
 class FileLedger:
-    """The ledger in a file with its counter; made by `create`, shared by several processes."""
+    """The ledger of an owner with its counter; made by `create`, shared by several processes.
 
-    def __init__(self, path: str | os.PathLike[str], counter: str | os.PathLike[str]) -> None:
+    ``known`` holds the newest mark that this process has seen, or that a record elsewhere holds,
+    such as Flower's state of a run; an older ledger is refused.
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        counter: str | os.PathLike[str],
+        known: MutableMapping[str, Any] | None = None,
+    ) -> None:
         """Name the files; they are opened by `read` and `update`."""
-        self.path = _absolute(path, "ledger")
-        self._counter = _absolute(counter, "counter")
+        self.path = owned_path(path, "ledger")
+        self._counter = owned_path(counter, "counter")
         require(self.path != self._counter, "counter", str(counter), "a file other than the ledger")
-        self._state = LedgerState()
-        self._size = 0
-        self._guard = threading.RLock()
+        self._known = {} if known is None else known
 
     @classmethod
-    def create(cls, path: str | os.PathLike[str], counter: str | os.PathLike[str]) -> FileLedger:
-        """Make a new ledger; refuse where either file exists."""
+    def create(
+        cls,
+        path: str | os.PathLike[str],
+        counter: str | os.PathLike[str],
+        lines: Iterable[str] = (),
+    ) -> FileLedger:
+        """Make a new ledger, or one of these ``lines``; refuse where either file exists."""
         ledger = cls(path, counter)
         for place in (ledger.path, ledger._counter):
             if os.path.lexists(place):
@@ -373,232 +412,80 @@ class FileLedger:
                     f"{place} exists: a ledger is made once. Move it away first if the past "
                     "releases of this node may be forgotten."
                 )
+        state = LedgerState(str(ledger.path))
+        chained = list(lines)
+        for line in chained:
+            state.take(line)
+        if not chained:
+            chained = state.add([first_line()])
         try:
-            os.close(os.open(ledger.path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
-        except OSError as error:
-            raise LedgerError(f"Cannot make the ledger {ledger.path}: {error.strerror}.") from error
-        try:
-            _force(ledger.path.parent, os.O_RDONLY)
-            with locked(ledger.path, "ledger", os.O_RDWR) as handle:
-                state = LedgerState()
-                _append(handle, _written(state, [first_line()], str(ledger.path)), 0, ledger.path)
-                ledger._put_counter(state)
-        except BaseException as error:
+            with created(ledger.path, "ledger", LEDGER) as database:
+                database.executemany(ADD_LINE, enumerate(chained, 1))
+            with created(ledger._counter, "counter", COUNTER) as database:
+                mark = (state.identity, state.count, state.head.hex())
+                database.execute("insert into counter values (?, ?, ?)", mark)
+        except BaseException:
             ledger.remove()  # an incomplete ledger would block the next attempt
-            if isinstance(error, OSError):
-                raise LedgerError(
-                    f"Cannot make the ledger {ledger.path}: {error.strerror}."
-                ) from error
             raise
         return ledger
 
     def remove(self) -> None:
         """Remove a new ledger that nothing was released under."""
-        for path in (self.path, self._counter, self._unfinished_counter):
-            with contextlib.suppress(OSError):
-                path.unlink(missing_ok=True)
+        for path in (self.path, self._counter):
+            for name in (path.name, f"{path.name}-journal"):
+                with contextlib.suppress(OSError):
+                    path.with_name(name).unlink(missing_ok=True)
 
-    @property
-    def _unfinished_counter(self) -> Path:
-        """The file where a new counter is written before it replaces the old one."""
-        return self._counter.with_name(self._counter.name + ".new")
+    def read(self) -> LedgerState:
+        """Return the totals; refuse a ledger that is behind its counter, or behind ``known``."""
+        with opened(self.path, "ledger") as database:
+            state = self._read(database)
+        self._known.update(state.mark)
+        return state
 
-    def read(self, known: Mapping[str, Any] | None = None) -> LedgerState:
-        """Return the totals; refuse a ledger behind its counter or behind ``known``, a `mark`."""
-        with self._guard, locked(self.path, "ledger", os.O_RDONLY) as handle:
-            return self._read(handle, known or {})
+    def update(self, change: Change) -> LedgerState:
+        """Add the lines that ``change`` returns for the totals, and force them to disk."""
+        with opened(self.path, "ledger", write=True) as database:
+            state = self._read(database)
+            count = state.count
+            lines = state.add(list(change(state)))
+            database.executemany(ADD_LINE, enumerate(lines, count + 1))
+        with opened(self._counter, "counter", write=True) as counter:
+            counter.execute(RAISE_COUNT, (state.count, state.head.hex(), state.count))
+        self._known.update(state.mark)
+        return state
 
-    def update(self, change: Change, known: Mapping[str, Any] | None = None) -> LedgerState:
-        """Add the lines that ``change`` returns for the totals, and force them to disk, locked."""
-        with self._guard, locked(self.path, "ledger", os.O_RDWR) as handle:
-            state = self._read(handle, known or {})
-            entries = list(change(state))
-            size = self._size
-            if not entries:
-                return state
-            self._state = LedgerState()  # after an error below, the file is read from its start
-            self._size = 0
-            lines = _written(state, entries, str(self.path))
-            if size + len(lines) > MOST_BYTES:
-                raise LedgerError(
-                    f"The ledger {self.path} is full: this release would take it beyond "
-                    f"{MOST_BYTES} bytes, the largest that quietbit reads."
-                )
-            _append(handle, lines, size, self.path)
-            self._put_counter(state)
-            self._state = state
-            self._size = size + len(lines)
-            return state
-
-    def _read(self, handle: int, known: Mapping[str, Any]) -> LedgerState:
-        size = os.fstat(handle).st_size
-        if size > MOST_BYTES:
-            raise LedgerError(f"{self.path} is not a ledger: it has more than {MOST_BYTES} bytes.")
-        if size < self._size:
-            raise LedgerError(f"The ledger {self.path} is shorter than it was. {HELP}.")
-        with open(handle, "rb", closefd=False) as file:
-            file.seek(self._size)
-            added = file.read(size - self._size)
-        if len(added) < size - self._size:
+    def _read(self, database: sqlite3.Connection) -> LedgerState:
+        """Read all lines; hold their lock while the counter is read, which cannot pass them."""
+        state = LedgerState(f"The ledger {self.path}")
+        for (line,) in database.execute("select line from lines order by number"):
+            state.take(line)
+        self._check_counter(state)
+        if state.is_behind(self._known):
             raise LedgerError(
-                f"The ledger {self.path} ended after {self._size + len(added)} of {size} bytes."
+                f"The ledger {self.path} is older than the one that this process or this run has "
+                f"seen. {HELP}."
             )
-        lines, newline, _ = added.rpartition(b"\n")
-        if newline:
-            state = self._state
-            start = self._size
-            self._state = LedgerState()  # after an unreadable line, the file is read from its start
-            self._size = 0
-            for line in lines.split(b"\n"):
-                state.take(line, f"The ledger {self.path}")
-            self._state = state
-            self._size = start + len(lines) + 1
-        self._check_counter(self._state)
-        if self._state.is_behind(known):
-            raise LedgerError(
-                f"The ledger {self.path} is older than the one that this run wrote to. {HELP}."
-            )
-        return self._state
+        return state
 
     def _check_counter(self, state: LedgerState) -> None:
-        try:
-            with _opened(self._counter, "counter", os.O_RDONLY) as handle:
-                counter = json.loads(os.read(handle, 4096))
-            belongs = counter["format"] == COUNTER and counter["ledger"] == state.identity
-            count = check_int(counter["count"], "count", 1)
-            is_behind = state.is_behind(counter)
-        except (OSError, ValueError, TypeError, KeyError) as error:
+        with opened(self._counter, "counter") as database:
+            rows = database.execute("select ledger, count, head from counter").fetchall()
+        if len(rows) != 1:
             raise LedgerError(
-                f"{self._counter} is not the counter of a ledger ({type(error).__name__}). {HELP}."
-            ) from error
-        if not belongs:
+                f"{self._counter} is not the counter of a ledger: it has {len(rows)} rows. {HELP}."
+            )
+        identity, count, head = rows[0]
+        if identity != state.identity:
             raise LedgerError(
                 f"The counter {self._counter} belongs to a different ledger, not to {self.path}. "
                 f"{HELP}."
             )
-        if is_behind:
+        if state.is_behind({"count": count, "head": head}):
             raise LedgerError(
                 f"The ledger {self.path} is older than its counter, or a different ledger: it has "
                 f"{state.count} lines, and the counter says {count}. {HELP}."
             )
 
-    def _put_counter(self, state: LedgerState) -> None:
-        counter = {"format": COUNTER, "ledger": state.identity, **state.mark}
-        data = (json.dumps(counter, sort_keys=True) + "\n").encode("ascii")
-        unfinished = self._unfinished_counter
-        try:
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(unfinished)
-            _force(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL, data)
-            os.replace(unfinished, self._counter)
-            _force(self._counter.parent, os.O_RDONLY)
-        except OSError as error:
-            raise LedgerError(
-                f"Cannot write the counter {self._counter}: {error.strerror}."
-            ) from error
 
-
-@final
-@frozen(eq=False)
-class WatchedLedger:
-    """A ledger whose head is also in a record elsewhere, such as Flower's state of a run."""
-
-    ledger: FileLedger
-    record: MutableMapping[str, Any]
-
-    @property
-    def path(self) -> Path:
-        """The ledger's file."""
-        return self.ledger.path
-
-    def read(self) -> LedgerState:
-        """Return the totals; refuse a ledger that is behind the record."""
-        return self.ledger.read(self.record)
-
-    def update(self, change: Change) -> LedgerState:
-        """Add lines, and write the new head into the record."""
-        state = self.ledger.update(change, self.record)
-        self.record.update(state.mark)
-        return state
-
-
-Ledger: TypeAlias = FileLedger | StateLedger | WatchedLedger
-
-
-def _absolute(path: str | os.PathLike[str], name: str) -> Path:
-    place = Path(path).expanduser()
-    # A relative path would name another file in another working directory.
-    require(place.is_absolute(), name, str(path), "an absolute path")
-    return Path(os.path.realpath(place))
-
-
-@contextlib.contextmanager
-def locked(path: Path, name: str, how: int) -> Iterator[int]:
-    """Open a file and lock it until the end of the block: shared to read, exclusive to write."""
-    try:
-        import fcntl as locks
-    except ImportError as error:
-        raise LedgerError(
-            f"The {name} needs POSIX file locks, which this system does not have."
-        ) from error
-    with _opened(path, name, how) as handle:
-        try:
-            locks.flock(handle, locks.LOCK_SH if how == os.O_RDONLY else locks.LOCK_EX)
-        except OSError as error:
-            raise LedgerError(f"Cannot lock the {name} {path}: {error.strerror}.") from error
-        same = False
-        with contextlib.suppress(OSError):
-            same = os.path.samestat(os.fstat(handle), os.stat(path))
-        if not same:
-            raise LedgerError(
-                f"The {name} {path} was moved or replaced while it was opened: try again."
-            )
-        yield handle
-
-
-@contextlib.contextmanager
-def _opened(path: Path, name: str, how: int) -> Iterator[int]:
-    """Open a regular file that has one name; do not wait for a FIFO."""
-    try:
-        handle = os.open(path, how | os.O_CLOEXEC | os.O_NONBLOCK | getattr(os, "O_NOFOLLOW", 0))
-    except FileNotFoundError as error:
-        raise LedgerError(
-            f"The {name} {path} is missing: only `quietbit node init` makes one, once. {HELP}."
-        ) from error
-    except OSError as error:
-        raise LedgerError(f"Cannot open the {name} {path}: {error.strerror}.") from error
-    try:
-        status = os.fstat(handle)
-        if not stat.S_ISREG(status.st_mode) or status.st_nlink != 1:
-            raise LedgerError(
-                f"The {name} {path} must be a regular file with one name: not a FIFO, a device or "
-                "a hard link."
-            )
-        yield handle
-    finally:
-        os.close(handle)
-
-
-def _append(handle: int, lines: bytes, size: int, path: Path) -> None:
-    """Write lines after the first ``size`` bytes; if that fails, leave these as they were."""
-    try:
-        os.ftruncate(handle, size)  # cuts off an incomplete line that a crash left
-        done = 0
-        while done < len(lines):
-            done += os.pwrite(handle, lines[done:], size + done)
-        os.fsync(handle)
-    except OSError as error:
-        with contextlib.suppress(OSError):
-            os.ftruncate(handle, size)
-        raise LedgerError(f"Cannot write the ledger {path}: {error.strerror}.") from error
-
-
-def _force(path: Path, how: int, data: bytes = b"") -> None:
-    """Force a folder, or a file with this data, to disk."""
-    handle = os.open(path, how | os.O_CLOEXEC, 0o600)
-    try:
-        if data and os.write(handle, data) != len(data):
-            raise OSError(0, "the disk is full")
-        os.fsync(handle)
-    finally:
-        os.close(handle)
+Ledger: TypeAlias = FileLedger | StateLedger

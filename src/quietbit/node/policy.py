@@ -18,12 +18,13 @@ import warnings
 from collections.abc import Callable
 from functools import cached_property, lru_cache, partial
 from pathlib import Path
+from textwrap import shorten
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias, final
 
 import attrs
 from attrs import NOTHING, field, frozen
 
-from quietbit._files import write_whole
+from quietbit._files import OTHERS_WRITE, write_whole
 from quietbit.errors import (
     InvalidParameter,
     QuietbitError,
@@ -34,7 +35,7 @@ from quietbit.errors import (
 )
 from quietbit.node.ledger import FileLedger
 from quietbit.node.refusal import BudgetSpent, NotAllowed
-from quietbit.secagg.identity import OTHERS_WRITE, PUBLIC_SIZE, Directory, Identity, read_file
+from quietbit.secagg.identity import PUBLIC_SIZE, Directory, Identity, read_file
 from quietbit.target import MOST_CLIENTS, Adjacency, Target, Trust, Unit, check_delta
 
 if TYPE_CHECKING:  # `quietbit --help` reads the rules: what only a release needs is imported later
@@ -53,6 +54,9 @@ __all__ = [
 
 MOST_RELEASES = 10**6
 MOST_BYTES = 2**16
+QUOTED = re.compile(r'"(?:\\.|[^"\\\n])*"|\'[^\'\n]*\'|#[^\n]*')  # words and comments
+LONG = re.compile(r"\w{200}")
+MOST_LETTERS = 600  # of an error's sentence, which may quote the file
 RETIRED = ("pricing-seconds",)  # keys of earlier versions, which are ignored
 # Families in `quietbit.mechanism.registry` that answer evaluations: seen by the server, or summed
 # behind masks.
@@ -332,10 +336,10 @@ class Policy:
             return _loaded(place, version)
         except OSError as error:
             raise PolicyError(f"Cannot read the policy {place}: {error.strerror}.") from error
-        except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-            raise PolicyError(f"The policy {place} is not TOML: {error}.") from error
         except QuietbitError as error:
-            raise PolicyError(f"In {place}: {error}") from error
+            raise PolicyError(f"In {place}: {shorten(str(error), MOST_LETTERS)}") from error
+        except (ValueError, RecursionError) as error:
+            raise PolicyError(f"The policy {place} is not TOML: {error}.") from error
 
     def text(self) -> str:
         """Return the text of the policy file, with a comment on each key."""
@@ -561,10 +565,23 @@ def _simulated(place: int) -> Identity:
     return Identity(hashlib.sha256(b"quietbit/simulation/identity/%d" % place).digest())
 
 
+def _check_lines(text: str) -> None:
+    """Refuse tables, and numbers of hundreds of digits: reading them could take minutes."""
+    for number, line in enumerate(QUOTED.sub("", text).split("\n"), 1):
+        key = line.partition("=")[0].strip()
+        is_table = "." in key or "{" in line or key.startswith("[")
+        name = f"line {number}"
+        shown = line.strip()[:40]
+        require(not is_table, name, shown, "a key and its value, without tables and dotted keys")
+        require(not LONG.search(line), name, shown, "without keys and numbers of 200 characters")
+
+
 @lru_cache(maxsize=8)
 def _loaded(place: Path, version: tuple[int, ...]) -> Policy:
     """Read a policy file, once per version of it; refuse unknown and missing keys."""
-    table = tomllib.loads(read_file(place, MOST_BYTES, "policy", OTHERS_WRITE).decode("utf-8"))
+    text = read_file(place, MOST_BYTES, "policy", OTHERS_WRITE).decode("utf-8")
+    _check_lines(text)
+    table = tomllib.loads(text)
     for key in table:
         check_known(key, (*KEYS.values(), *RETIRED), "key of the policy")
     try:

@@ -44,7 +44,7 @@ from quietbit.mechanism.batch import draw_batch
 from quietbit.mechanism.registry import family_of, identity_of
 from quietbit.node.budget import SUMMED_ANSWERS, Budget, epsilon_spent
 from quietbit.node.costs import SavedCosts, costs_beside
-from quietbit.node.decisions import ACCEPTED, MOST_LETTERS, Decision, Decisions, decisions_beside
+from quietbit.node.decisions import ACCEPTED, MOST_LETTERS, Decision, Decisions
 from quietbit.node.ledger import (
     Entry,
     FileLedger,
@@ -326,7 +326,7 @@ class LocalGate:
         run = noted_run(request.run, proposed.family)
         step = SumStep(request, summable(proposed.mechanism), self.secrets, self.rules)
         if part.step == KEYS:  # other clients need not wait for one without budget
-            self._check_ledger(self.ledger.read(), request, proposed, honest)
+            self._check_newest(request, proposed, honest)
         place = STEPS.index(part.step) + 1
         return step.answer(
             lambda: self.ledger.update(lambda state: [state.step(run, request.round, place)])
@@ -375,7 +375,7 @@ class LocalGate:
 
     @cached_property
     def _decisions(self) -> Decisions | None:
-        return None if self.ledger.path is None else decisions_beside(self.ledger.path)
+        return None if self.ledger.path is None else Decisions(self.ledger.path)
 
     @cached_property
     def _saved_costs(self) -> SavedCosts | None:
@@ -434,9 +434,7 @@ class LocalGate:
         """Check the ledger and note the release; accounts are computed before it is locked."""
         checked = b""
         if self.ledger.path is not None:
-            state = self.ledger.read()
-            self._check_ledger(state, request, proposed, honest)
-            checked = state.head
+            checked = self._check_newest(request, proposed, honest).head
 
         def lines(state: LedgerState) -> list[Entry]:
             if state.head != checked:  # another process wrote to it, or it is not a file
@@ -469,9 +467,18 @@ class LocalGate:
             raise
         except InvalidParameter as error:  # its sentence may depend on the ledger
             raise Unusable(str(error)) from error
+
+    def _check_newest(
+        self, request: Request, proposed: ProposedMechanism, honest: int
+    ) -> LedgerState:
+        """Check the ledger as it is now, and save the costs that this takes; return its totals."""
+        state = self.ledger.read()
+        try:
+            self._check_ledger(state, request, proposed, honest)
         finally:
             if self._saved_costs is not None:
                 self._saved_costs.save()
+        return state
 
     def _check_refusals(self, run: str, now: Moment) -> None:
         """Refuse a run that the node's budget refused in the last 24 hours, and all after too many.
@@ -483,11 +490,7 @@ class LocalGate:
         if self._decisions is None or most is None:
             return
         mark = self.rules.mark
-        refused = [
-            name
-            for name in self._decisions.read().recent_refusals(now)
-            if name.endswith(f" {mark}")
-        ]
+        refused = [name for name in self._decisions.refused_runs(now) if name.endswith(f" {mark}")]
         if f"{run} {mark}" in refused:
             raise BudgetSpent(
                 f"Run {run} was refused for the budget of this node in the last 24 hours."

@@ -21,12 +21,12 @@ from typing import final
 
 from attrs import frozen
 
-from quietbit._files import write_whole
+from quietbit._files import PRIVATE, others, write_whole
 from quietbit.errors import InvalidParameter, QuietbitError
 from quietbit.node.policy import PolicyError
 from quietbit.node.refusal import NotInSum
 from quietbit.secagg import keys
-from quietbit.secagg.identity import OTHERS_WRITE, PRIVATE, read_file
+from quietbit.secagg.identity import read_file
 
 __all__ = ["ModelFolder", "Vault", "key_file", "simulation_key"]
 
@@ -142,11 +142,9 @@ class ModelFolder(MutableMapping[str, bytes]):
             ) from error
         if not stat.S_ISDIR(status.st_mode):
             raise PolicyError(f"models must be a folder and not a link, got {self.path}.")
-        if status.st_mode & OTHERS_WRITE:
-            raise PolicyError(
-                f"models must be a folder that only its owner can write in, got {self.path}: "
-                f"chmod go-w {self.path}."
-            )
+        problem = others(status, "folder of models", self.path)
+        if problem:
+            raise PolicyError(problem)
 
     def __delitem__(self, name: str) -> None:
         try:

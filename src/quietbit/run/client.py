@@ -30,7 +30,7 @@ from quietbit.mechanism.abilities import steps_of
 from quietbit.mechanism.calibrate import AUTO
 from quietbit.node.answer_time import AnswerTime
 from quietbit.node.gatekeeper import AcceptedRequest, Gate, RemoteGate
-from quietbit.node.ledger import FileLedger, StateLedger, WatchedLedger
+from quietbit.node.ledger import FileLedger, StateLedger
 from quietbit.node.policy import Policy, PolicyError, Simulation
 from quietbit.node.refusal import NotAllowed, Reason, Refusal, refusal_of
 from quietbit.node.release import LocalGate
@@ -67,7 +67,6 @@ GATEKEEPER = "quietbit.gatekeeper"
 EVALUATE = "quietbit.evaluate"
 NODE_KEYS = (POLICY, GATEKEEPER)
 MakeRecord = Callable[[dict[str, Any]], Any]
-_ledger = lru_cache(maxsize=8)(FileLedger)  # of which a process reads each line once
 
 
 class Subject(Enum):
@@ -310,7 +309,7 @@ def gate_for(
         folder = None
         if policy.models is not None:
             folder = ModelFolder(Path(policy.models).expanduser())
-        ledger = WatchedLedger(_ledger(policy.ledger, policy.counter), values)
+        ledger = FileLedger(policy.ledger, policy.counter, values)
         return LocalGate(policy, ledger, secrets, folder)
     if simulation is None:
         raise InvalidParameter(

@@ -24,6 +24,7 @@ from typing import Any, NamedTuple, final
 
 from attrs import field, frozen
 
+from quietbit._files import PRIVATE, others
 from quietbit.errors import InvalidParameter, QuietbitError, require
 
 __all__ = [
@@ -43,8 +44,6 @@ MOST_MEMBERS = 100_000
 MOST_BYTES = 32 * 2**20
 PUBLIC_SIZE = 32
 SIGNATURE_SIZE = 64
-PRIVATE = 0o077  # permission bits of other users
-OTHERS_WRITE = 0o022
 DOMAIN = b"quietbit/identity/1/"
 
 
@@ -221,20 +220,16 @@ def _bound(purpose: bytes, message: bytes) -> bytes:
 
 
 def read_file(path: str | os.PathLike[str], most: int, what: str, barred: int = 0) -> bytes:
-    """Read a regular file of at most ``most`` bytes without the permission bits ``barred``."""
+    """Read a regular file of at most ``most`` bytes of which others have no ``barred`` right."""
     try:
         with os.fdopen(
-            os.open(Path(path).expanduser(), os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb"
+            os.open(Path(path).expanduser(), os.O_RDONLY | getattr(os, "O_NONBLOCK", 0)), "rb"
         ) as file:
-            mode = os.fstat(file.fileno()).st_mode
-            name = os.fspath(path)
-            require(stat.S_ISREG(mode), what, name, "a regular file")
-            rule = "a file that only its owner can write"
-            remedy = f"chmod go-w {name}"
-            if barred == PRIVATE:
-                rule = "a file that only its owner can read"
-                remedy = f"chmod go= {name}"
-            require(not mode & barred, what, name, rule, remedy)
+            status = os.fstat(file.fileno())
+            require(stat.S_ISREG(status.st_mode), what, os.fspath(path), "a regular file")
+            problem = others(status, what, path, barred) if barred else ""
+            if problem:
+                raise InvalidParameter(problem, name=what)
             data = file.read(most + 1)
     except OSError as error:
         raise QuietbitError(

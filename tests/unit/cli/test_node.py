@@ -1,9 +1,10 @@
 """``quietbit node``: written once, checked, shown, served; and refusals in one sentence."""
 
-import os
+import contextlib
 import shutil
 import signal
 import socket
+import sqlite3
 import subprocess
 import sys
 import time
@@ -239,7 +240,7 @@ def test_keys_and_a_directory_that_a_node_pins(capsys, tmp_path):
     assert_refused(refused, "must be given")
 
 
-def test_status_and_metrics_show_refusals_and_need_no_write_access(capsys, tmp_path, monkeypatch):
+def test_status_and_check_show_refusals_and_write_nothing(capsys, tmp_path):
     init(capsys, tmp_path, "--mechanisms", "imvu")
     path = tmp_path / "policy.toml"
     sender = PrivateSender(Uplink(MECHANISM), path)
@@ -247,23 +248,28 @@ def test_status_and_metrics_show_refusals_and_need_no_write_access(capsys, tmp_p
     gate = LocalGate(Policy.load(path), FileLedger(tmp_path / "ledger", tmp_path / "counter"), {})
     with pytest.raises(NotAllowed):
         gate.accept(request(1, NOISY))
-    opened = os.open
-
-    def read_only(path, flags, *args, **words):
-        assert not flags & (os.O_RDWR | os.O_WRONLY | os.O_CREAT), path
-        return opened(path, flags, *args, **words)
-
-    monkeypatch.setattr(os, "open", read_only)
-    (refusal,) = shell(capsys, "node", "status", path, "--json").json["refusals"]
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    found = shell(capsys, "node", "status", path, "--json").json
+    (refusal,) = found["refusals"]
     assert (refusal["run"], refusal["reason"]) == ("7", "not-allowed")
     assert "gaussian" in refusal["in full"]  # which the server is not told
     assert shell(capsys, "node", "check", path).code == 0
-    text = shell(capsys, "node", "metrics", path).out
-    assert "quietbit_releases_total 1.0" in text
-    assert 'quietbit_decisions_total{reason="not-allowed"} 1.0' in text
+    assert found["releases"] == 1
+    assert {one["decision"]: one["requests"] for one in found["decisions"]} == {
+        "accepted": 1,
+        "not-allowed": 1,
+    }
+    assert found["decision_seconds"] > 0
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
 
 
-def test_backup_while_the_node_works_and_rotation_of_its_key(capsys, tmp_path):
+def vacuum(place, copy):
+    """As `sqlite3 ledger "vacuum into 'backup/ledger'"` does."""
+    with contextlib.closing(sqlite3.connect(place)) as database:
+        database.execute("vacuum into ?", (str(copy),))
+
+
+def test_backup_while_the_node_works(capsys, tmp_path):
     """As docs/how-to/operate-a-node.md says: the counter is copied first."""
     init(capsys, tmp_path)
     path = tmp_path / "policy.toml"
@@ -271,9 +277,9 @@ def test_backup_while_the_node_works_and_rotation_of_its_key(capsys, tmp_path):
     backup = tmp_path / "backup"
     backup.mkdir()
     sender.send(np.zeros(DIMENSION))
-    shutil.copy(tmp_path / "counter", backup / "counter")
+    vacuum(tmp_path / "counter", backup / "counter")
     sender.send(np.zeros(DIMENSION))
-    shutil.copy(tmp_path / "ledger", backup / "ledger")
+    vacuum(tmp_path / "ledger", backup / "ledger")
     sender.send(np.zeros(DIMENSION))
     assert FileLedger(backup / "ledger", backup / "counter").read().releases == 2
     shutil.copy(
@@ -284,5 +290,4 @@ def test_backup_while_the_node_works_and_rotation_of_its_key(capsys, tmp_path):
         tmp_path / "backup" / "counter", tmp_path / "counter"
     )  # both: nothing can notice this
     assert shell(capsys, "node", "check", path).code == 0
-    (tmp_path / "ledger.key").unlink(missing_ok=True)
     assert PrivateSender(Uplink(MECHANISM), path).send(np.zeros(DIMENSION))

@@ -1,6 +1,5 @@
-"""SavedCosts beside the ledger: found once, sealed, and never those of other code."""
+"""Divergences in the ledger's database: found once, and never those of other code."""
 
-import json
 import math
 import shutil
 
@@ -13,7 +12,7 @@ from quietbit.mechanism.interpolated import InterpolatedMVU
 from quietbit.node import budget, costs
 from quietbit.node.budget import account_of
 from quietbit.node.costs import SavedCosts, cost_version, costs_beside
-from quietbit.node.ledger import FileLedger, mechanism_line, release_line
+from quietbit.node.ledger import FileLedger, LedgerError, mechanism_line, release_line
 from quietbit.node.request import ProposedMechanism, description_of
 from quietbit.privacy import account, aggregate
 from quietbit.target import Target, Trust
@@ -87,56 +86,6 @@ def test_a_second_process_computes_nothing_and_finds_the_same(ledger, fresh, mon
     assert calls == []
     fresh()
     assert account_of(ledger.read(), CAP, HONEST, 0.001).epsilon() == first
-    assert (ledger.path.parent / "ledger.prices").stat().st_mode & 0o777 == 0o600
-
-
-def cheaper(path):
-    content = json.loads(path.read_text())
-    for numbers in content["divergences"].values():
-        for order in numbers:
-            numbers[order] = (0.0).hex()
-    path.write_text(json.dumps(content))
-
-
-def other_mac(path):
-    cheaper(path)
-    content = json.loads(path.read_text())
-    del content["mac"]
-    saved = SavedCosts(path, "")
-    path.write_text(json.dumps({**content, "mac": saved._seal(content, bytes(32))}))
-
-
-def torn(path):
-    path.write_bytes(path.read_bytes()[:-20])
-
-
-def link(path):
-    path.rename(path.with_name("elsewhere"))
-    path.symlink_to("nowhere")
-
-
-LONG = pytest.mark.long  # each computes the cost of a sum twice
-
-
-@pytest.mark.parametrize(
-    "change", [cheaper, *(pytest.param(change, marks=LONG) for change in (other_mac, torn, link))]
-)
-def test_costs_that_somebody_changed_are_ignored(ledger, fresh, change, monkeypatch):
-    first = total(ledger)
-    change(ledger.path.parent / "ledger.prices")
-    fresh()
-    calls = computed(monkeypatch)
-    assert total(ledger) == first
-    assert calls
-
-
-def test_costs_of_another_ledgers_key_are_ignored(ledger, fresh, monkeypatch):
-    first = total(ledger)
-    (ledger.path.parent / "ledger.key").unlink()
-    fresh()
-    calls = computed(monkeypatch)
-    assert total(ledger) == first
-    assert calls
 
 
 def test_costs_do_not_outlive_the_code_that_found_them(ledger, fresh, monkeypatch):
@@ -167,10 +116,29 @@ def test_the_cost_version_is_that_of_every_line_of_the_package(tmp_path, monkeyp
         cost_version.cache_clear()
 
 
-def test_a_folder_that_cannot_be_written_costs_time_only(ledger, fresh, caplog, monkeypatch):
-    monkeypatch.setattr(
-        costs, "key_file", lambda path: (_ for _ in ()).throw(costs.QuietbitError("read-only"))
-    )
+def test_a_ledger_that_cannot_be_written_costs_time_only(ledger, fresh, monkeypatch):
+    opened = costs.opened
+
+    def unwritable(path, name, *, write=False):
+        if write:
+            raise LedgerError("read-only")
+        return opened(path, name)
+
+    monkeypatch.setattr(costs, "opened", unwritable)
     assert math.isfinite(total(ledger))
-    assert not (ledger.path.parent / "ledger.prices").exists()
-    assert "costs are not saved" in caplog.text
+    assert rows(ledger) == 0
+
+
+def rows(ledger):
+    return sum(len(values) for values in SavedCosts(ledger.path)._read().values())
+
+
+def test_the_table_is_bounded(ledger, fresh, monkeypatch):
+    monkeypatch.setattr(costs, "MOST_COSTS", 10)
+    total(ledger)
+    assert rows(ledger) == 10
+    for number in range(30):
+        saved = SavedCosts(ledger.path)
+        saved.cached(f"bound {number}", lambda alpha: alpha)(2.0)
+        saved.save()
+        assert rows(ledger) <= 10

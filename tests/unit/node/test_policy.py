@@ -98,7 +98,7 @@ def test_unknown_and_missing_keys_are_refused(tmp_path):
 def test_a_file_that_others_may_write_is_no_policy(tmp_path):
     path = write_policy(tmp_path)
     os.chmod(path, 0o620)
-    with pytest.raises(PolicyError, match="only its owner can write"):
+    with pytest.raises(PolicyError, match="Other users may write the policy"):
         Policy.load(path)
     os.mkfifo(tmp_path / "fifo", 0o600)
     with pytest.raises(PolicyError, match="a regular file"):
