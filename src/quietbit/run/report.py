@@ -30,6 +30,7 @@ __all__ = ["Report"]
 FORMAT = "quietbit federated run"  # of the saved JSON
 VERSION = 1
 COUNTS = "asked  answered  declined  failed  refused"
+NOTHING_ARRIVED = "No release arrived. This counts every request as a release that was lost."
 SEVERAL = "An owner whose node comes back under another, or joins twice, has spent their sum."
 
 
@@ -145,6 +146,8 @@ class Report:
         if self.numbers:
             who = f"{who}, but for numbers that left unprotected ({self._listed()})"
         sentences = [f"{who}: {self.guarantee.sentence()} {SEVERAL}"]
+        if self.guarantee.epsilon_upper and not self._arrived:
+            sentences.insert(0, NOTHING_ARRIVED)
         sentences += [section.assumes() for section in self.settings.sections]
         return " ".join(sentence for sentence in sentences if sentence)
 
@@ -153,6 +156,12 @@ class Report:
         """Return what stands in place of an epsilon where nodes sent what no gate lets out."""
         nodes = "1 node" if count == 1 else f"{count} nodes"
         return f"No guarantee: {nodes} sent unprotected replies."
+
+    @property
+    def _arrived(self) -> bool:
+        """Whether a release came, valid or not, that can be told from silence."""
+        came = any(entry.answered or entry.scouted or entry.refused for entry in self.rounds)
+        return came or any(entry.extra or entry.evaluations for entry in self.nodes)
 
     def _listed(self) -> str:
         """Return the names of what owners let out, the first of them."""

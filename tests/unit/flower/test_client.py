@@ -570,6 +570,18 @@ def test_every_mod_and_function_is_inside_the_gate(kind):
     assert set(reply.content) == ({"quietbit"} if kind == "train" else set())
 
 
+@pytest.mark.parametrize("kind", ["evaluate", "query"])
+def test_what_no_function_answers_is_answered_with_a_constant(kind, tmp_path, caplog):
+    """Flower raised, logged a traceback per node and round, and sent its text."""
+    private = PrivateClientApp()
+    private.train()(app(SHIFT))
+    owned = context(11, quietbit_policy=write_policy(tmp_path, epsilon=100.0))
+    with as_actor():
+        replies = [private(request(kind=kind), place) for place in (context(11), owned)]
+    assert [dict(reply.content) for reply in replies] == [{}, {}]
+    assert "Traceback" not in caplog.text
+
+
 def test_a_gate_stands_in_no_other_gate_and_is_no_mod():
     """Twice, an update of 0.1 arrived as 0.001."""
     inner = PrivateClientApp()

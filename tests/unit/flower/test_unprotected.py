@@ -217,6 +217,16 @@ def test_a_release_after_a_refusal_to_answer_counts():
         assert counts[node] == 1
 
 
+def test_a_run_in_which_no_release_arrived_says_so_before_the_epsilon():
+    federation = Federation()
+    federation.ask(1, model())
+    federation.strategy.aggregate_train(1, [])
+    promise = federation.strategy.report().promise()
+    assert promise.startswith("No release arrived. This counts every request as a release that ")
+    play(federation, 2)
+    assert federation.strategy.report().promise().startswith("The worst client, per node number ")
+
+
 def test_a_strategy_that_asks_a_node_twice_in_a_round_is_refused():
     class Twice(FedAvg):
         def configure_train(self, *args):
