@@ -25,9 +25,9 @@ from numpy.typing import NDArray
 from sklearn.datasets import load_digits
 
 from quietbit import Adjacency, Ball, Norm, Uplink, calibrate
+from quietbit.client_table import client_table
 from quietbit.errors import QuietbitError
 from quietbit.mechanism.registry import canonical_text
-from quietbit.node.client_table import client_table
 from quietbit.target import Target
 
 FOLDER = Path(__file__).parent

@@ -102,7 +102,7 @@ def table_of(mechanism: Any) -> str:
     import base64
 
     from native.kit import TARGET
-    from quietbit.node.client_table import client_table
+    from quietbit.client_table import client_table
 
     return base64.b64encode(client_table([mechanism], TARGET)).decode()
 

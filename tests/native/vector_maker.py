@@ -19,8 +19,8 @@ import numpy as np
 
 from native.kit import TARGET, by_python, mechanisms, updates
 from quietbit import Mechanism
+from quietbit.client_table import client_table
 from quietbit.mechanism.registry import canonical_text, describe, identity_of
-from quietbit.node.client_table import client_table
 from quietbit.node.request import description_of
 
 FOLDER = Path(__file__).parent.parent / "vectors"

@@ -281,7 +281,6 @@ def test_the_wheel_holds_the_package_and_its_data(wheel: Path, checkout: Path) -
             "attrs",
             "cbor2",
             "cryptography",
-            "filelock",
             "numpy",
             "rich",
             "scipy",
