@@ -281,6 +281,8 @@ class PrivateStrategy(Strategy):
             with_model = any(record is arrays for record in message.content.values())
             requests.append(Asked(_receiver(message), place=place, carries_model=with_model))
         kind = messages[0].metadata.message_type if messages else MessageType.TRAIN
+        if requests and all(self._run.excludes(node) for node in grid.get_node_ids()):
+            raise QuietbitError(f"{self.report().promise()} No other node is left. {PROTECT}")
         requests = self._run.ask(current, requests, GridTransport(grid, kind))
         return address(requests, messages, arrays)
 

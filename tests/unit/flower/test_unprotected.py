@@ -134,6 +134,8 @@ def test_an_evaluation_past_the_gate_is_published_nowhere():
     assert str(SECRET) not in said(federation)
     assert federation.strategy.report().promise().startswith("No guarantee: 4 nodes ")
     assert evaluate(federation, 2, {})[0] == 0  # nobody is asked again
+    with pytest.raises(QuietbitError, match="No other node is left"):
+        play(federation, 2)
     assert "sent an unprotected reply" in said(federation)
 
 
