@@ -202,7 +202,6 @@ def _codes(mechanism: InterpolatedMVU, cost: int, arrays: _Arrays) -> bytes:
 
 @_entry.register
 def _seed(mechanism: VectorMVU, cost: int, arrays: _Arrays) -> bytes:
-    require(mechanism.seeded, "mechanism", "VectorMVU without a seed", "one that sends a seed")
     profile = mechanism.profile
     seed = check_int(mechanism.rotation_seed, "rotation_seed", 0, MOST_SEED)
     rows = mechanism.rows

@@ -159,7 +159,6 @@ ALARMS = (
     "mvu nine levels l2",
     "laplace",
     "skellam 8 bits",
-    "vmvu direct",
     "watched vmvu seed",
 )
 

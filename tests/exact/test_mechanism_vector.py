@@ -19,10 +19,8 @@ from hypothesis import given, settings
 from scipy.special import ndtr
 
 from quietbit.design.profile import Profile
-from quietbit.kernel.expand import normal_quantiser
 from quietbit.kernel.rng import seeded_rng
 from quietbit.kernel.select import select
-from quietbit.mechanism import vector as module
 from quietbit.mechanism.ball import Ball, Norm
 from quietbit.mechanism.vector import VectorMVU
 from quietbit.target import Adjacency
@@ -206,47 +204,3 @@ def test_divergences_of_all_orders_stay_within_the_claim(adjacency: Adjacency) -
         )
         assert claim == pytest.approx(found[worst], rel=1e-6)
     assert release.rdp(500.0) <= release.pure_epsilon()
-
-
-def code_law(mechanism: Any, update: Any) -> Any:
-    """The probabilities of all sixteen codes of one row, from the steps' limits out of 2^128."""
-    found: list[Any] = []
-    real = module.step_limits
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(
-            module,
-            "step_limits",
-            lambda cells, weights: found.append(real(cells, weights)) or found[-1],
-        )
-        mechanism.write([np.asarray(update)], seeded_rng(0), KERNEL, np.zeros(9, np.uint8))
-    chances = np.diff([0.0, *(limit / 2.0**128 for limit in found[0]), 1.0])
-    edges = np.concatenate([[-np.inf], mechanism.profile.edges, [np.inf]])
-    cuts = np.concatenate([[-np.inf], normal_quantiser(4).thresholds, [np.inf]])
-    rotated = KERNEL.rotate([np.asarray(update)], mechanism.rotation_seed)[0]
-    law = np.zeros(16)
-    for chance, low, high in zip(chances, edges, edges[1:], strict=False):
-        share = ndtr(np.clip(cuts, low, high))
-        whole = ndtr(-low) - ndtr(-high) if low > 0 else ndtr(high) - ndtr(low)
-        inside = np.diff(share) if low <= 0 else -np.diff(ndtr(-np.clip(cuts, low, high)))
-        law += chance * inside / whole
-    return law if rotated >= 0 else law[::-1]
-
-
-@pytest.mark.parametrize("adjacency", Adjacency)
-def test_codes_drawn_directly_keep_the_claim(adjacency: Adjacency) -> None:
-    mechanism = made(CLIFF, 1, 1)
-    assert not mechanism.seeded
-    release = mechanism.privacy(adjacency)
-    assert release.pure_epsilon() == math.inf  # nothing is claimed without a delta
-    laws = [code_law(mechanism, np.array([value])) for value in (0.0, 0.3, -0.3, 1.0, -1.0, 9.0)]
-    pairs = [(p, q) for p in laws for q in laws]
-    if adjacency is Adjacency.ZERO_OUT:
-        pairs = [pair for law in laws for pair in ((law, laws[0]), (laws[0], law))]
-    for delta in DELTAS[1:]:
-        a = math.exp(release.epsilon(delta))
-        assert max(float(np.maximum(p - a * q, 0.0).sum()) for p, q in pairs) <= delta + 1e-12
-    assert np.allclose([law.sum() for law in laws], 1.0, atol=1e-12)
-    weaker = math.exp(0.25 * release.epsilon(0.01))  # sixteen codes say little about the far tail
-    assert (
-        max(float(np.maximum(p - weaker * q, 0.0).sum()) for p, q in pairs) > 0.01
-    )  # and the sum can tell

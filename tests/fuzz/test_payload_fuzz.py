@@ -27,7 +27,6 @@ NAMES = (
     "gaussian",
     "skellam 8 bits",
     "vmvu seed",
-    "vmvu direct",
 )
 UPLINKS = {name: Uplink(MECHANISMS[name]) for name in NAMES}
 FIELDS = [(0, 4), (4, 2), (6, 2), (8, 8), (16, 8), (24, 32), (56, 4), (60, 4)]

@@ -148,9 +148,6 @@ def mechanism(kind: str, strength: float) -> Any:
             ROUND,
             keep=1024,
         ),
-        "vmvu-direct": lambda: VectorMVU(
-            Profile.from_weights([4.8], [1.0, 2.0**21]), ROUND, keep=1024
-        ),
     }
     return table[kind]()
 
@@ -196,6 +193,8 @@ def compare(number: int, before: Mapping[str, Any]) -> tuple[str, float]:
     were.
     """
     asked = setting(number)
+    if any(part[0] == "vmvu-direct" for part in asked.parts):
+        return "refused", 1.0  # normals of 4 bits, which are gone
     planned, adaptive = accounts(asked)
     old, stopped = before["planned"][number], min(before["ledger"][number], before["cap"][number])
     ratio = 1.0 if adaptive == planned else adaptive / planned if planned else math.inf

@@ -1,10 +1,9 @@
-"""A 16-byte seed expanded to a normal vector, in numpy; rows of a nonce; normals in a few bits.
+"""A 16-byte seed expanded to a normal vector, in numpy; and the rows of a nonce.
 
 Idea     the vector mechanism sends the key of a stream cipher, from which everybody expands the
          same standard normals, bit for bit. A public nonce of 8 bytes expands to the rows that a
          client sends. A server adds expanded payloads as integers into one rotated vector, so
-         neither order nor device changes a sum. Where no seed is sent, normals are rounded to the
-         2^b levels of least squared error, which is post-processing.
+         neither order nor device changes a sum.
 Symbols  k = count, normals of a payload; p = size, the length of the rotated vector; u = direction,
          a unit vector of length k; z the normals of a seed, z* their exact quantiles; t = <u, z>.
 Words    of ChaCha20 in tiles of sixteen blocks (docs/reference/wire_format.md), for normals with
@@ -13,8 +12,7 @@ Words    of ChaCha20 in tiles of sixteen blocks (docs/reference/wire_format.md),
          one of 1,009 polynomials by its exponent and four bits; the other 48 are the argument. |z -
          z*| <= EXPANSION_ERROR and |z| <= LARGEST for every word.
 Source   Feldman and Talwar (ICML 2021) for sending a seed; Wichura (1988) for piecewise quantiles,
-         whose table is made and proved by `tests/unit/kernel/quantile_maker.py`; Max (1960), Lloyd
-         (1982) for levels.
+         whose table is made and proved by `tests/unit/kernel/quantile_maker.py`.
 """
 
 from __future__ import annotations
@@ -22,15 +20,14 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, final
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from quietbit._typing import FloatArray, FloatMatrix, FloatVector
+from quietbit._typing import FloatMatrix, FloatVector
 from quietbit.errors import InvalidDesignFile, InvalidParameter, check_int, check_real, require
 from quietbit.kernel.rng import chacha_blocks, check_bytes, start_state
 
@@ -38,13 +35,11 @@ __all__ = [
     "EXPANSION_ERROR",
     "LARGEST",
     "MAX_COUNT",
-    "NormalQuantiser",
     "acceptance_limits",
     "finest_shift",
     "inner",
     "inner_error_upper",
     "law_error_upper",
-    "normal_quantiser",
     "normals_of_words",
     "strata",
     "tries_upper",
@@ -71,11 +66,9 @@ ONE_BITS = 1023 << 52  # the double 1.0
 INDEX_SHIFT = 48  # exponent and the first four bits of the mantissa are above
 FIRST_INDEX = 1023 * PARTS
 REST = 2**48 - 1
-# Coefficients, and positive levels of 1, 2, ..., 8 bits in units of 2^-32, as stored files: every
-# machine uses the same numbers.
+# Coefficients as a stored file: every machine uses the same numbers.
 PROVED = {
     "quantile.bin": ("<f8", "f6734e5bbb501c566dad088d78502776e7671f0482dbeb60da4142fd230bb0e5"),
-    "levels.bin": ("<i8", "acc819226264a5f8466b74ff3a34708939aa631847415762947ac1910a6d0c72"),
 }
 
 
@@ -246,51 +239,3 @@ def finest_shift(most: int) -> int:
     """
     payloads = check_int(most, "most", 1, 2**40)
     return min(48, 58 - (payloads - 1).bit_length())  # |z| < 2^4, so sums stay below 2^62
-
-
-@final
-@dataclass(frozen=True, slots=True, eq=False)
-class NormalQuantiser:
-    """2^bits levels for N(0, 1); code j is the cell between thresholds j - 1 and j, ascending.
-
-    Levels are divided by the gain g = E[x Q(x)], so that a small mean s is preserved: E[Q(x + s)] /
-    g = s + O(s^3).
-    """
-
-    bits: int
-    thresholds: FloatVector
-    levels: FloatVector
-    gain: float
-
-    @property
-    def cost(self) -> float:
-        """The relative increase of the variance."""
-        return 1.0 / self.gain - 1.0
-
-    def encode(self, values: FloatArray) -> NDArray[np.uint8]:
-        """Return one code per value; a value on a threshold belongs to the cell above it."""
-        array = np.asarray(values, dtype=np.float64)
-        if np.any(np.isnan(array)):
-            raise InvalidParameter.of("values", "numbers", "a NaN")
-        return np.searchsorted(self.thresholds, array, side="right").astype(np.uint8)
-
-
-@lru_cache(maxsize=8)
-def normal_quantiser(bits: int) -> NormalQuantiser:
-    """Return Max's quantiser of 1 to 8 bits: levels are means of cells, thresholds their midpoints.
-
-    >>> [round(100 * normal_quantiser(bits).cost, 2) for bits in (1, 2, 3, 4)]
-    [57.08, 13.31, 3.58, 0.96]
-    """
-    width = check_int(bits, "bits", 1, 8)
-    half = 2 ** (width - 1)
-    positive = proved_table("levels.bin")[half - 1 : 2 * half - 1] * 2.0**-32
-    plain = np.concatenate([-positive[::-1], positive])
-    thresholds = (plain[1:] + plain[:-1]) / 2.0
-    density = np.exp(-(thresholds**2) / 2.0) / math.sqrt(2.0 * math.pi)
-    # E[x Q(x)] = sum over thresholds of (step of Q there) * phi(threshold).
-    gain = float(math.fsum(np.diff(plain) * density))
-    levels = plain / gain
-    thresholds.setflags(write=False)
-    levels.setflags(write=False)
-    return NormalQuantiser(width, thresholds, levels, gain)

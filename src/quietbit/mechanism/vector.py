@@ -4,9 +4,8 @@ Idea     rotate the update with public signs, keep k of its coordinates (each cl
          again; then draw z from N(0, I_k) tilted towards the update by a profile h, and send not z
          but the seed it is expanded from. The server expands the seed, adds k numbers per payload,
          and rotates back once per mean. A body is a public nonce of 8 bytes, which picks the rows,
-         and the seed. Where the search would take more than MOST_TRIES seeds, z is drawn directly
-         (`direct.py`) and its coordinates are sent in QUANTISED bits each, which is
-         post-processing.
+         and the seed. A profile so steep that the search would take more than MOST_TRIES seeds is
+         refused: above about epsilon 11 per release (replace-one: 14) other mechanisms serve.
 Symbols  d = dimension, p = d padded to a power of two; C = radius; y = sqrt(p/k) S H D x / C,
          clipped to norm 1; r = |y|, u = y/r, t = <u, z>; h: the profile, w = 1 - r + r h(t) the
          weight of a seed; m = gain = E[t h(t)]. n = `largest`: the largest weight, and the expected
@@ -18,8 +17,7 @@ What sampling adds to the account of the profile (a section of that page). A sea
 the edges within the blur of the dominating pair; its weights, and its normals and seeds (e + c,
 `_off`), leave densities within e^s of those of the blurred profile, s = 2 (2^-50 + n 2^-63 / h_0) +
 n (e + c), which is slack, and hockey-sticks within q = 5 n (e + c), which is lost mass; a pure
-account has the slack alone. Where z is drawn directly, lost mass is v (1 + n / h_0), v =
-`code_error_upper`, and nothing is claimed at delta = 0.
+account has the slack alone.
 """
 
 from __future__ import annotations
@@ -32,7 +30,6 @@ from typing import cast, final
 import numpy as np
 from attrs import field, frozen
 from numpy.typing import NDArray
-from scipy.special import ndtr
 
 from quietbit._typing import FloatVector
 from quietbit.design.profile import Profile, shipped_profile
@@ -46,23 +43,20 @@ from quietbit.errors import (
     refuse_payload,
     require,
 )
-from quietbit.kernel.base import Kernel, packed_size
+from quietbit.kernel.base import Kernel
 from quietbit.kernel.expand import (
     acceptance_limits,
     finest_shift,
     inner_error_upper,
     law_error_upper,
-    normal_quantiser,
     unit,
 )
 from quietbit.kernel.norm import clip_factor
 from quietbit.kernel.rng import RandomBits, WordBlock
 from quietbit.kernel.transform import padded_size
 from quietbit.mechanism.abilities import (
-    Ability,
     Blanketed,
     Designed,
-    LengthBounded,
     RoughMoments,
     SharedRows,
 )
@@ -78,16 +72,9 @@ from quietbit.mechanism.base import (
     Reader,
     RowsAccumulator,
     array_reader,
-    check_padding,
     passed_on,
 )
-from quietbit.mechanism.direct import code_error_upper, draw_codes, step_cells, step_limits
 from quietbit.mechanism.family import FEWER, SHARED, Choices, EpsilonOf, Family
-from quietbit.mechanism.length import (
-    DOUBT,
-    refuse_longer,
-    squares_upper,
-)
 from quietbit.mechanism.rotation import (
     NONCE,
     Rowed,
@@ -117,28 +104,24 @@ SEED = 16
 MOST_TRIES = 100_000
 # Expected per release, about a second of one core: a server may have described the mechanism.
 MOST_NORMALS = 2**28
-QUANTISED = 4  # bits per coordinate where z itself is sent: costs 1 % of the error
 LEAST_KEPT = 1024
 MOST_KEPT = 65_536  # largest k for which the blur of the account has room
 NONCE_STREAM = 2  # after the streams of candidates and acceptance
-DIRECT_STREAMS = (3, 4)
 SMALLEST_RATIO = 2.0**-52
 LEAST_EPSILON = 1e-4  # below, rounded accounts depend more on delta than on the profile
-# Zero-out: the levels of a step differ by e^(2 epsilon), and by 2^52 at most.
-MOST_EPSILON_EACH = 18.0
+# Of one release: a little less than where a search takes MOST_TRIES seeds.
+MOST_EPSILON_EACH = {Adjacency.ZERO_OUT: 11.0, Adjacency.REPLACE_ONE: 14.0}
 # The relative distance of a solved profile's certified epsilon from the target.
 ROOM = 1e-8
 TRIES = 60
 # Of one release; beyond, a step at e^epsilon lies ten deviations out and nothing is left to design.
 MOST_EPSILON = 60.0
-# The factor on the epsilon aimed at, where the account of coded normals lost more than delta.
-SHORTER = 0.93
 AIMS = 8  # profiles that calibration tries
 
 
 @final
 @frozen
-class VectorMVU(Rowed, Blanketed, Designed, RoughMoments, LengthBounded):
+class VectorMVU(Rowed, Blanketed, Designed, RoughMoments):
     """The vector mechanism of a profile, on updates in an L2 ball.
 
     A client keeps k = ``keep`` coordinates, a power of two. ``rotation_seed`` is public. Every
@@ -161,28 +144,23 @@ class VectorMVU(Rowed, Blanketed, Designed, RoughMoments, LengthBounded):
         least = profile.largest * SMALLEST_RATIO
         rule = f"at least {least:.3g}, 2^-52 of the largest"
         require(smallest >= least, "smallest level of the profile", smallest, rule)
-        if self.seeded:
-            limit = MOST_NORMALS / profile.largest
-            rule = f"at most {limit:.0f}, for {MOST_NORMALS:,} normals per release"
-            require(self.keep * profile.largest <= MOST_NORMALS, "keep", self.keep, rule)
-        else:
-            _cells(profile)  # refuses edges that are too far out
+        rule = f"at most {MOST_TRIES:,}, the seeds that a release may try"
+        remedy = "use gaussian or imvu for so large an epsilon"
+        steep = profile.largest
+        require(steep <= MOST_TRIES, "largest level of the profile", steep, rule, remedy)
+        limit = MOST_NORMALS / profile.largest
+        rule = f"at most {limit:.0f}, for {MOST_NORMALS:,} normals per release"
+        require(self.keep * profile.largest <= MOST_NORMALS, "keep", self.keep, rule)
 
     designed = passed_on("profile")
 
     @property
-    def seeded(self) -> bool:
-        """Whether a seed is sent; z is sent where a search would take too many seeds."""
-        return self.profile.largest <= MOST_TRIES
-
-    @property
     def layout(self) -> Layout:
-        """A seed or k quantised numbers, after the nonce of the rows unless these are shared."""
-        size = SEED if self.seeded else packed_size(QUANTISED, self.keep)
-        return Layout.opaque(self.ball.dimension, self.nonce_size + size)
+        """A seed, after the nonce of the rows unless these are shared."""
+        return Layout.opaque(self.ball.dimension, self.nonce_size + SEED)
 
     def write(self, update: Parts, rng: RandomBits, kernel: Kernel, out: Body) -> None:
-        """Rotate, keep k rows, clip again, and search for a seed, or draw z."""
+        """Rotate, keep k rows, clip again, and search for a seed."""
         factor = clip_factor(kernel.norm(update, self.ball.norm.order), self.ball.radius)
         block = rng.draw(self.keep)
         nonce = self.nonce(block, NONCE_STREAM)
@@ -192,16 +170,7 @@ class VectorMVU(Rowed, Blanketed, Designed, RoughMoments, LengthBounded):
         direction, length = unit(kept)
         share = min(length, 1.0)
         weights = (1.0 - share) + share * self.profile.levels
-        if self.seeded:
-            body = self._search(direction, weights, block, kernel)
-        else:
-            cells = _cells(self.profile)
-            limits = step_limits(cells, weights)
-            quantiser = normal_quantiser(QUANTISED)
-            codes = draw_codes(
-                kept, cells, limits, quantiser, block, kernel, streams=DIRECT_STREAMS
-            )
-            body = kernel.pack(codes, QUANTISED)
+        body = self._search(direction, weights, block, kernel)
         out[:] = np.frombuffer(nonce[: self.nonce_size] + body, dtype=np.uint8)
 
     def _search(
@@ -218,24 +187,15 @@ class VectorMVU(Rowed, Blanketed, Designed, RoughMoments, LengthBounded):
         """Return an accumulator of k integers per payload: at their rows, or in order if shared."""
         size = self.padded if self.rows is None else self.keep
         total = np.zeros(size, dtype=np.int64)
-        honest = math.inf if self.seeded else self._honest_kept
-        return _Normals(self, kernel, finest_shift(max_payloads), total, honest)
+        return _Normals(self, kernel, finest_shift(max_payloads), total)
 
     def cost(self, adjacency: Adjacency) -> Cost:
         """Return the cost of the profile's dominating pair, plus what sampling adds (see above)."""
         slack, lost = self._sampling()
         pair = profile_cost(self.profile, adjacency, BLUR)
         cost = pair.with_slack(slack)
-        everywhere = None
-        if self.seeded:
-            everywhere = self._everywhere(pair, slack, cost.pure_epsilon())
+        everywhere = self._everywhere(pair, slack, cost.pure_epsilon())
         return cost.with_lost(lost, everywhere=everywhere)
-
-    def offers(self, ability: type[Ability]) -> bool:
-        """Return whether a seed is sent, for a blanket; whether rows are shared, for those."""
-        if ability is Blanketed:
-            return self.seeded
-        return super().offers(ability)
 
     def blanket(self, adjacency: Adjacency) -> BlanketPair | None:
         """Return the blanket of a shuffled seed: N(0, I), as every weight is at least the smallest.
@@ -266,46 +226,14 @@ class VectorMVU(Rowed, Blanketed, Designed, RoughMoments, LengthBounded):
     def moment_error(self) -> float:
         """A bound on the relative error of the moments.
 
-        The second clip takes up to half of 1/sqrt(k), rows that do not spread evenly m^2 / k, and
-        rounding to codes (m^2 / k) / 20.
+        The second clip takes up to half of 1/sqrt(k), rows that do not spread evenly m^2 / k.
         """
         gain = self.profile.gain_lower
-        error = self.missing * (0.5 / math.sqrt(self.keep) + gain**2 / self.keep)
-        if not self.seeded:
-            error += 0.05 * gain**2 / self.keep
-        return min(0.5, error)
-
-    @property
-    def honest_length(self) -> float:
-        """A bound on the length of z where it is sent; infinite for seeds, which are all noise."""
-        if self.seeded:
-            return math.inf
-        return self._honest_kept * math.sqrt(self.padded / self.keep)
-
-    @property
-    def _honest_kept(self) -> float:
-        """The bound of `honest_length` on the kept rows.
-
-        The density is at most n times that of rounded normals.
-        """
-        quantiser = normal_quantiser(QUANTISED)
-        squares = quantiser.levels**2
-        chances = np.diff(ndtr([-math.inf, *quantiser.thresholds, math.inf]))
-        square = squares_upper(
-            self.keep,
-            mean=float(chances @ squares),
-            second=float(chances @ squares**2),
-            largest=float(squares.max()),
-            doubt=DOUBT + math.log(2.04 * self.profile.largest),
-        )
-        return math.sqrt(square) * self.ball.radius / self.profile.gain_lower
+        return min(0.5, self.missing * (0.5 / math.sqrt(self.keep) + gain**2 / self.keep))
 
     def _noise(self) -> float:
-        """Return the variance of the noise: C^2 / m^2, plus that of quantising where z is sent."""
-        quantising = 0.0
-        if not self.seeded:
-            quantising = normal_quantiser(QUANTISED).cost
-        return (1 + quantising) * (self.ball.radius / self.profile.gain_lower) ** 2
+        """Return the variance of the noise, C^2 / m^2."""
+        return (self.ball.radius / self.profile.gain_lower) ** 2
 
     def _everywhere(self, pair: Cost, slack: float, pure: float) -> Cost:
         """Return the divergences of a search's output, sampling included, up to those of ``pure``.
@@ -328,9 +256,6 @@ class VectorMVU(Rowed, Blanketed, Designed, RoughMoments, LengthBounded):
         require(fits, "keep", self.keep, "small enough for the account's blur")
         largest = self.profile.largest
         smallest = float(self.profile.levels[0])
-        if not self.seeded:
-            error = code_error_upper(self.keep, QUANTISED, largest)
-            return 2.0**-49, round_up(1.01 * (1 + largest / smallest) * error, 1e-14)
         slack = 2 * (2.0**-50 + largest * 2.0**-63 / smallest) + 1.01 * largest * self._off
         # Levels over their mean, and e^slack, are within 1 % of one.
         return round_up(slack, 1e-14), round_up(5.05 * largest * self._off, 1e-14)
@@ -354,45 +279,27 @@ class _Normals(RowsAccumulator):
     kernel: Kernel
     shift: int  # the number of bits after the binary point
     total: NDArray[np.int64]
-    honest: float  # the largest honest length where z is sent
 
     group = 256  # bodies are small
 
     def check(self, body: Body) -> None:
-        """Refuse a wrong length, and a z that is too long; an honest client may send any seed."""
+        """Refuse a wrong length; an honest client may send any seed."""
         size = self.mechanism.layout.size
         if body.size != size:
             refuse_payload("length of the body", f"{size} bytes", body.size)
-        if self.mechanism.seeded:
-            return
-        check_padding(body, QUANTISED * self.mechanism.keep)
-        refuse_longer(float(np.linalg.norm(self._numbers(body))) * self._unit, self.honest)
 
     def add(self, bodies: Sequence[Body]) -> None:
-        """Expand seeds, or decode numbers, and add them."""
+        """Expand seeds and add them."""
         if not bodies:
             return
-        keep = self.mechanism.keep
         head = self.mechanism.nonce_size
-        if self.mechanism.seeded:
-            stacked = np.stack(bodies)
-            nonces = np.zeros((len(bodies), NONCE), np.uint8)  # shared rows have no nonce
-            if head:
-                nonces = np.ascontiguousarray(stacked[:, :head])
-            seeds = np.ascontiguousarray(stacked[:, head:])
-            self.kernel.add_seeds(nonces, seeds, self.total, count=keep, shift=self.shift)
-            return
-        scale = math.ldexp(1.0, self.shift)
-        for body in bodies:
-            nonce = body[:head].tobytes() or bytes(NONCE)
-            rows = self.kernel.rows(nonce, keep, self.total.size)
-            self.total[rows] += np.rint(self._numbers(body) * scale).astype(np.int64)
-
-    def _numbers(self, body: Body) -> FloatVector:
-        """Return z from a body that carries it."""
-        packed = body[self.mechanism.nonce_size :]
-        codes = self.kernel.unpack(packed, QUANTISED, self.mechanism.keep)
-        return np.asarray(normal_quantiser(QUANTISED).levels[codes])
+        stacked = np.stack(bodies)
+        nonces = np.zeros((len(bodies), NONCE), np.uint8)  # shared rows have no nonce
+        if head:
+            nonces = np.ascontiguousarray(stacked[:, :head])
+        seeds = np.ascontiguousarray(stacked[:, head:])
+        keep = self.mechanism.keep
+        self.kernel.add_seeds(nonces, seeds, self.total, count=keep, shift=self.shift)
 
     def kept(self, count: int) -> FloatVector:
         """Return the mean on the shared rows, in units of the update."""
@@ -417,11 +324,6 @@ class _Normals(RowsAccumulator):
     @property
     def _unit(self) -> float:
         return self.mechanism.ball.radius / self.mechanism.profile.gain_lower
-
-
-@lru_cache(maxsize=32)
-def _cells(profile: Profile) -> tuple[int, ...]:
-    return step_cells(profile.edges)
 
 
 def fewest_coordinates(squared_error: float, dimension: int) -> int:
@@ -522,14 +424,16 @@ class _Family(Family):
     def calibrated(
         self, ball: Ball, choices: Choices, target: Target, account: EpsilonOf
     ) -> Mechanism:
-        """Design a profile for the target, or for the most that the sampler is certified for."""
+        """Design a profile for the target."""
         check_norm(ball, Norm.L2, "for the vector mechanism")
         epsilon = target.epsilon
         require(
             epsilon >= LEAST_EPSILON, "epsilon", epsilon, f"at least {LEAST_EPSILON:g} for vmvu"
         )
-        farthest = MOST_EPSILON_EACH * target.adjacency.radii * target.releases
-        aim = min(epsilon, farthest)
+        farthest = MOST_EPSILON_EACH[target.adjacency] * target.releases
+        rule = f"at most {farthest:g} for vmvu, {farthest / target.releases:g} per release"
+        require(epsilon <= farthest, "epsilon", epsilon, rule, "use gaussian or imvu")
+        aim = epsilon
         slope = 1.0
         last_aim = math.nan
         last_reached = math.nan
@@ -537,12 +441,6 @@ class _Family(Family):
             profile = solve_profile(aim, target.delta, target.releases, target.adjacency)
             mechanism = _with_rows(profile, ball, choices)
             reached = account(mechanism)
-            rule = f"above 0 at epsilon {epsilon:g}"
-            remedy = f"at delta 0 vmvu would search {profile.largest:.3g} seeds"
-            require(mechanism.seeded or target.delta > 0, "delta", target.delta, rule, remedy)
-            if math.isinf(reached) and not mechanism.seeded:
-                aim *= SHORTER
-                continue
             if reached <= epsilon:
                 return mechanism
             excess = 1e-6 * epsilon

@@ -79,7 +79,6 @@ MECHANISMS: dict[str, Any] = {
     "independent skellam": IndependentSkellam(Skellam(ROUND, 0.3, bits=5, rotation_seed=5)),
     "vmvu seed": VectorMVU(STEP, ROUND, keep=32),
     "vmvu seed all rows": VectorMVU(STAIRS, ROUND, keep=128, rotation_seed=5),
-    "vmvu direct": VectorMVU(CLIFF, ROUND, keep=64),
     "vmvu shared rows": VectorMVU(STEP, ROUND, keep=32, rows=7),
 }
 # The same in a round whose clip is another than their own radius, and which clients scout for.

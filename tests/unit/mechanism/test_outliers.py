@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
-from itertools import combinations_with_replacement
 from typing import Any
 
 import numpy as np
@@ -15,11 +14,9 @@ from scipy import stats
 
 from quietbit import Ball, Gaussian, Norm, Uplink
 from quietbit.errors import InvalidPayload, Outlier
-from quietbit.kernel.expand import normal_quantiser
 from quietbit.kernel.rng import seeded_rng
 from quietbit.mechanism.batch import LocalSteps, PoissonBatch
 from quietbit.mechanism.length import honest_length, normal_length_upper
-from quietbit.mechanism.vector import VectorMVU
 from quietbit.node.request import Framed
 from quietbit.run.messages import Asked, Reply
 from quietbit.run.record import Counts
@@ -27,7 +24,7 @@ from quietbit.run.round import Round
 from quietbit.wire.payload import build
 from quietbit_lab.baseline.noise import exponential_length_upper
 from quietbit_lab.baseline.skellam import Skellam
-from unit.mechanism.makers import CLIFF, MECHANISMS, WIDTH
+from unit.mechanism.makers import MECHANISMS, WIDTH
 
 RISK = 2.0**-40
 TESTED = sorted(name for name, found in MECHANISMS.items() if math.isfinite(honest_length(found)))
@@ -85,28 +82,6 @@ def test_skellam_noise_is_longer_with_the_stated_chance_at_most(multiplier: floa
     assert sum(chance for square, chance in law.items() if square > honest / 16) > RISK
 
 
-def test_coded_normals_are_longer_with_the_stated_chance_at_most() -> None:
-    """By enumerating all of eight codes' squares; the weight of a profile is at most its
-    largest.
-    """
-    mechanism = VectorMVU(CLIFF, Ball(Norm.L2, 1.0, 8), keep=8)
-    levels = normal_quantiser(4)
-    cuts = np.concatenate([[-np.inf], levels.thresholds, [np.inf]])
-    chances, squares = np.diff(stats.norm.cdf(cuts))[8:] * 2, levels.levels[8:] ** 2
-    limit = (honest_length(mechanism) * mechanism.profile.gain_lower) ** 2
-
-    def beyond(least: float) -> float:
-        found = 0.0
-        for codes in combinations_with_replacement(range(8), 8):
-            if squares[list(codes)].sum() > least:
-                ways = math.factorial(8) / math.prod(map(math.factorial, Counter(codes).values()))
-                found += ways * math.prod(chances[list(codes)])
-        return found * mechanism.profile.largest
-
-    assert beyond(limit) <= RISK
-    assert beyond(0.5 * squares.max() * 8) > RISK
-
-
 @pytest.mark.parametrize("name", TESTED)
 def test_honest_clients_are_taken_in(name: str) -> None:
     mechanism = MECHANISMS[name]
@@ -125,10 +100,7 @@ def test_where_lengths_differ_there_is_a_test() -> None:
         "independent",
         "laplace",
         "skellam",
-        "vmvu",
     }
-    assert "vmvu direct" in TESTED
-    assert "vmvu seed" not in TESTED
 
 
 @pytest.mark.parametrize("name", ["gaussian", "laplace", "watched gaussian"])
@@ -146,14 +118,11 @@ def test_a_scaled_release_is_an_outlier(name: str, times: float) -> None:
         uplink.receive([payload(mechanism, body.tobytes())])
 
 
-@pytest.mark.parametrize("name", ["skellam 16 bits", "vmvu direct"])
-def test_the_longest_codes_are_outliers(name: str) -> None:
-    mechanism = MECHANISMS[name]
-    code = {"skellam 16 bits": bytes([0, 128]), "vmvu direct": b"\xff"}[name]
-    head = mechanism.nonce_size if name.startswith("vmvu") else 0
-    tail = mechanism.layout.size - head
+def test_the_longest_codes_are_outliers() -> None:
+    mechanism = MECHANISMS["skellam 16 bits"]
+    size = mechanism.layout.size
     with pytest.raises(Outlier):
-        Uplink(mechanism).receive([payload(mechanism, bytes(head) + (code * tail)[:tail])])
+        Uplink(mechanism).receive([payload(mechanism, (bytes([0, 128]) * size)[:size])])
 
 
 def test_steps_of_a_site_are_tested_as_a_whole() -> None:

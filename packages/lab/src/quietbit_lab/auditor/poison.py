@@ -24,7 +24,7 @@ from quietbit.mechanism.base import Body, Mechanism
 from quietbit.mechanism.batch import LocalSteps
 from quietbit.mechanism.length import honest_length
 from quietbit.mechanism.projected import Projected
-from quietbit.mechanism.vector import QUANTISED, VectorMVU
+from quietbit.mechanism.vector import VectorMVU
 from quietbit.target import Trust
 
 __all__ = ["WORK", "longest_payload", "moved", "poisoned", "seed_maximum", "worst_direction"]
@@ -72,21 +72,12 @@ def poisoned(mechanism: Mechanism, work: float = WORK) -> float:
     if isinstance(mechanism, Projected):  # along the worst direction, one of kept rows
         return worst_direction(mechanism.keep, mechanism.padded) * poisoned(mechanism.inner, work)
     if isinstance(mechanism, VectorMVU):
-        return _of_vector(mechanism, work)
+        stretch = worst_direction(mechanism.keep, mechanism.padded)
+        return stretch * seed_maximum(work) / mechanism.profile.gain_lower
     if isinstance(mechanism, Wrapping):
         return poisoned(mechanism.inner, work)
     layout = mechanism.layout
     return longest_payload(mechanism, honest_length(mechanism), layout.bits, layout.count)
-
-
-def _of_vector(mechanism: VectorMVU, work: float) -> float:
-    """Return the reach of the best of 2^``work`` seeds, or of the longest z."""
-    keep = mechanism.keep
-    if not mechanism.seeded:
-        honest = mechanism.honest_length
-        return longest_payload(mechanism, honest, QUANTISED, keep, mechanism.nonce_size)
-    stretch = worst_direction(keep, mechanism.padded)
-    return stretch * seed_maximum(work) / mechanism.profile.gain_lower
 
 
 def worst_direction(kept: int, padded: int) -> float:
@@ -98,13 +89,11 @@ def worst_direction(kept: int, padded: int) -> float:
     return math.sqrt(padded / kept)
 
 
-def longest_payload(
-    mechanism: Mechanism, honest: float, bits: int, count: int, head: int = 0
-) -> float:
+def longest_payload(mechanism: Mechanism, honest: float, bits: int, count: int) -> float:
     """Return the length of the longest decoded payload of ``count`` codes, in clips.
 
-    The codes follow ``head`` bytes, and a server refuses payloads longer than ``honest``. The
-    longest payload has equal codes, at an end of their range.
+    A server refuses payloads longer than ``honest``. The longest payload has equal codes, at an end
+    of their range.
     """
     ball = mechanism.ball
     kernel = default_kernel()
@@ -112,7 +101,7 @@ def longest_payload(
 
     def codes(code: int) -> Body:
         packed = kernel.pack(np.full(count, code, dtype=np.uint16), bits)
-        return np.frombuffer(bytes(head) + packed, dtype=np.uint8)
+        return np.frombuffer(packed, dtype=np.uint8)
 
     def floats(value: float) -> Body:
         return np.full(count, value, dtype="<f4").view(np.uint8)
