@@ -12,13 +12,13 @@ failed=0
 for python in "$@"; do
   "$python" -m venv "$folder/venv" 2>/dev/null || continue
   found=1
-  pip="$folder/venv/bin/python -m pip --quiet --disable-pip-version-check"
-  if ! $pip download --no-deps --dest "$folder" attrs >"$folder/log" 2>&1; then
+  pip=$folder/venv/bin/pip
+  if ! "$pip" download --quiet --no-deps --dest "$folder" attrs >"$folder/log" 2>&1; then
     cat "$folder/log"
     echo "no package index that pip can reach has attrs: nothing was checked"
     exit 3
   fi
-  if supply/timed.sh "$python: resolving" $pip install --dry-run --ignore-installed \
+  if supply/timed.sh "$python: resolving" "$pip" install --quiet --disable-pip-version-check --dry-run --ignore-installed \
     --constraint constraints.txt '.[dev]' './packages/lab[torch]'; then
     echo "$python: all pins resolve"
   else
