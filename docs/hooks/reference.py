@@ -71,11 +71,11 @@ def _entry(name: str, module: str) -> str:
     link = posixpath.relpath(file.as_posix(), PAGE.parent.as_posix())
     lines = [f"### {name}", "", f"[`{file.relative_to(SOURCES).as_posix()}`]({link})", ""]
     if isinstance(definition, ast.Assign | ast.AnnAssign):
-        lines += ["```python", _written(definition), "```", ""]
+        lines += ["```py", _written(definition), "```", ""]
         return "\n".join(lines)
     if isinstance(definition, ast.ClassDef):
         definition.body = [*_inherited(definition, file), *definition.body]
-    lines += ["```python", _signature(definition), "```", "", _summary(definition), ""]
+    lines += ["```py", _signature(definition), "```", "", _summary(definition), ""]
     members = list(_members(definition)) if isinstance(definition, ast.ClassDef) else []
     if members:
         lines += [*members, ""]
