@@ -113,7 +113,7 @@ def one_round(count: int, dimension: int, shares: int, threshold: int) -> None:
 
 
 def main() -> None:
-    """Against n, with about as many neighbours as masked sums take."""
+    """Against n; from 100 clients on each has shares of a few others."""
     logging.getLogger("flwr").setLevel(logging.ERROR)
     TaskIdentity.task_id, TaskIdentity.run_id, TaskIdentity.node_id = 1, 1, 1
     print(

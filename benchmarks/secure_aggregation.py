@@ -22,8 +22,7 @@ from quietbit.mechanism.ball import Ball, Norm
 from quietbit.mechanism.central_sum import calibrate_sum
 from quietbit.privacy.aggregate import AggregateConstant, aggregate_cost
 from quietbit.secagg.client import SumClient
-from quietbit.secagg.codec import encode, pack_evidence, pack_inbox
-from quietbit.secagg.exposure import neighbours_for
+from quietbit.secagg.codec import encode, pack_evidence, pack_inbox, pack_roster
 from quietbit.secagg.identity import Identity, verified
 from quietbit.secagg.plan import SumPlan, bits_for
 from quietbit.secagg.server import SumServer
@@ -106,7 +105,7 @@ class Spent:
     down: float = 0.0
 
 
-def masked_round(count: int, dimension: int, near: tuple[int, int] | None, active: bool) -> Spent:
+def masked_round(count: int, dimension: int, active: bool) -> Spent:
     """A round in which one client in twenty leaves before its vector is sent, and one in a hundred after."""
     people = {i: Identity.new() for i in range(1, count + 1)}
     members = tuple(one.public for one in people.values()) if active else None
@@ -118,8 +117,6 @@ def masked_round(count: int, dimension: int, near: tuple[int, int] | None, activ
         dimension,
         b"benchmark",
         1,
-        neighbours=near[0] if near else None,
-        share_threshold=near[1] if near else None,
         members=members,
         terms=b"benchmark",
     )
@@ -133,7 +130,7 @@ def masked_round(count: int, dimension: int, near: tuple[int, int] | None, activ
     published = {i: client.advertise() for i, client in clients.items()}
     times.append((clock() - start) / count)
     start = clock()
-    near_each = server.advertise(published)
+    roster = server.advertise(published)
     cost.server += clock() - start
     watched = sorted(people)[:: max(1, count // 8)]  # clients that verify everything themselves
     parts, spent = {}, []
@@ -141,7 +138,7 @@ def masked_round(count: int, dimension: int, near: tuple[int, int] | None, activ
         if i in watched:
             verified.cache_clear()
         start = clock()
-        parts[i] = clients[i].share(near_each[i])
+        parts[i] = clients[i].share(roster)
         if i in watched:
             spent.append(clock() - start)
     times.append(float(np.mean(spent)))
@@ -189,7 +186,8 @@ def masked_round(count: int, dimension: int, near: tuple[int, int] | None, activ
         for i in stay
     ]
     cost.up = float(np.mean(up) + np.mean([len(answers[i].to_bytes()) for i in stay]))
-    down = [len(near_each[i].to_bytes(plan)) + len(pack_inbox(plan, u1, inboxes[i])) for i in stay]
+    sent = len(pack_roster(roster))
+    down = [sent + len(pack_inbox(plan, u1, inboxes[i])) for i in stay]
     told = [len(pack_evidence(plan, u2, proof, masked[i])) for i in stay]
     cost.down = float(np.mean(down) + np.mean(told) + (4 * count if active else 0) + list_size)
     return cost
@@ -200,10 +198,8 @@ def masked_rounds() -> None:
 
     Bytes are those of the protocol, the model's own not counted.
     """
-    print(
-        "\n| clients | server | deals with | vector | up, bytes | down, bytes | a client, s | the server, s |"
-    )
-    print("|---|---|---|---|---|---|---|---|")
+    print("\n| clients | server | vector | up, bytes | down, bytes | a client, s | the server, s |")
+    print("|---|---|---|---|---|---|---|")
     for count, dimension in (
         (10, 100_000),
         (30, 100_000),
@@ -212,16 +208,10 @@ def masked_rounds() -> None:
         (1000, 100_000),
         (1000, 1024),
     ):
-        near = (
-            neighbours_for(count, count // 20, count // 20 + count // 100 + 1)
-            if count >= 100
-            else None
-        )
         for active in (False, True):
-            cost = masked_round(count, dimension, near, active)
-            pairs = "all" if near is None else f"{near[0]}, {near[1]} recover"
+            cost = masked_round(count, dimension, active)
             model = "active" if active else "honest but curious"
-            print(f"| {count} | {model} | {pairs} | {dimension} x {bits_for(count)} bits |", end="")
+            print(f"| {count} | {model} | {dimension} x {bits_for(count)} bits |", end="")
             print(
                 f" {cost.up:,.0f} | {cost.down:,.0f} | {cost.client:.3f} | {cost.server:.2f} |",
                 flush=True,

@@ -14,9 +14,7 @@ __all__ = ["flat_plan"]
 SECTIONS = {
     field.name: "mechanism" for field in attrs.fields(MechanismChoice) if field.name != "name"
 }
-SECTIONS |= dict.fromkeys(
-    ("threshold", "server", "honest", "neighbours", "share_threshold", "timeout"), "masks"
-)
+SECTIONS |= dict.fromkeys(("threshold", "server", "honest", "timeout"), "masks")
 SECTIONS |= {"every": "scouts", "quantile": "scouts", "most_examples": "weights"}
 
 

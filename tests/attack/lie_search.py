@@ -2,10 +2,9 @@
 client code.
 
 Idea     clients meet only through the server, so an attack is what each honest client is told:
-         which terms, which roster (who advertised, everybody's choice, whose advertisements), which
-         U1 and U2, with which shares and signatures. All of that is enumerated; what a client takes
-         is found by calling `SumClient`, on copies, and the masks and shares that come out are
-         those it made. Then the server's knowledge is plain algebra: a secret is known with enough
+         which terms, which roster (who advertised, and what), which U1 and U2, with which shares
+         and signatures. All of that is enumerated; what a client takes is found by calling
+         `SumClient`, on copies, and the masks and shares that come out are those it made. Then the server's knowledge is plain algebra: a secret is known with enough
          shares, a mask with the secret of one of its ends, and a combination of vectors is read
          when all masks in it are known or cancel.
 Symbols  H: honest clients; a *lie* is one choice of all of the above for all of H.
@@ -33,13 +32,11 @@ from quietbit.errors import QuietbitError
 from quietbit.secagg import client as client_module
 from quietbit.secagg import codec, keys
 from quietbit.secagg.client import PAIR, SEED, SumClient, lists_digest, shares_digest
-from quietbit.secagg.codec import CONFIRMED, MASKED, Advertisement, Roster
-from quietbit.secagg.plan import SumPlan
+from quietbit.secagg.codec import CONFIRMED, MASKED, Advertisement
 from unit.secagg.kit import identity, plan_of
 
 P = 2**61 - 1
 FIELDS = [one.name for one in fields(SumClient)]
-FORGED = b"forged choice"
 TRUE, QUIET = b"the run's mechanism", b"a mechanism without noise"
 CODES = np.zeros(1, dtype=np.uint32)
 
@@ -52,11 +49,6 @@ def subsets(items, least=0):
         for size in range(least, len(found) + 1)
         for some in combinations(found, size)
     ]
-
-
-def forged(mask: frozenset[int]) -> bytes:
-    """A choice that nobody made."""
-    return FORGED + bytes([sum(1 << i for i in mask)]) + bytes(2)
 
 
 def _public(private) -> bytes:
@@ -90,7 +82,7 @@ class Dealt:
 
     client: SumClient
     parts: dict[int, bytes]
-    roster: Roster
+    roster: dict[int, Advertisement]
     terms: bytes
 
 
@@ -109,48 +101,30 @@ class Sent:
 
 @define(slots=False)
 class Search:
-    """A sum of ``n`` clients, some of whom collude; ``graph`` is what honest clients chose, None
-    for all with all.
-    """
+    """A sum of ``n`` clients, some of whom collude."""
 
     n: int
     t: int
     bad: frozenset[int]
     honest: int  # the least number of honest clients, of like terms, that a sum may be over
-    near: tuple[int, int] | None = None
-    graph: dict[int, frozenset[int]] | None = None
     terms: tuple[bytes, ...] = (TRUE,)
     leaves: int = 0
     asked: int = 0
     masks: list[tuple[int, bytes]] = field(factory=list)
-    made: dict = field(factory=dict)  # what choices stand for
     found: dict = field(factory=dict)
 
     @property
     def good(self) -> list[int]:
         return [i for i in range(1, self.n + 1) if i not in self.bad]
 
-    def chosen(self, plan: SumPlan, number: int, choice: bytes) -> frozenset[int]:
-        """In place of the draw: what the graph says of those who advertised, and what a forged
-        choice says.
-        """
-        everybody = frozenset(range(1, self.n + 1)) - {number}
-        if plan.neighbours is None:
-            return everybody
-        if choice.startswith(FORGED):
-            return frozenset(i for i in everybody if choice[len(FORGED)] >> i & 1)
-        return self.made.get(choice, frozenset())
-
     def run(self) -> dict | None:
         """Return the first lie that exposes somebody, or None when there is none."""
         with self._quick_keys():
             self.plans = {
-                terms: plan_of(self.n, self.t, near=self.near, terms=terms, dimension=1)
-                for terms in self.terms
+                terms: plan_of(self.n, self.t, terms=terms, dimension=1) for terms in self.terms
             }
             self.old = {
-                t: plan_of(self.n, self.t, near=self.near, terms=t, dimension=1, name=b"old")
-                for t in self.terms
+                t: plan_of(self.n, self.t, terms=t, dimension=1, name=b"old") for t in self.terms
             }
             self._start()
             for terms in product(self.terms, repeat=len(self.good)):
@@ -165,9 +139,6 @@ class Search:
             self.masks.append(key)
             return np.zeros(width, dtype=np.uint32)
 
-        def chosen(plan, number, choice):
-            return self.chosen(plan, number, choice)
-
         stand_ins = {
             "public_key": _public,
             "agree": _agree,
@@ -180,38 +151,22 @@ class Search:
         with ExitStack() as stack:
             for name, function in stand_ins.items():
                 stack.enter_context(patch.object(keys, name, function))
-            stack.enter_context(patch.object(SumPlan, "chosen", chosen))
             yield
 
     def _start(self) -> None:
-        """Stage 1, for all terms, of this round and of an earlier one; colluders advertise every
-        choice there is.
-        """
-        self.clients, self.ads, self.forgers, self.own = {}, {}, {}, {}
+        """Stage 1, for all terms, of this round and of an earlier one."""
+        self.clients, self.ads, self.own = {}, {}, {}
         self.ours = {}  # the server's own clients, by their advertisements
-        draws = {}
         for plans, name in ((self.plans, "now"), (self.old, "old")):
             for terms, plan in plans.items():
                 for i in range(1, self.n + 1):
-                    others = frozenset(range(1, self.n + 1)) - {i}
-                    sets = [others] if plan.neighbours is None else subsets(others, plan.neighbours)
-                    sets = [
-                        some
-                        for some in sets
-                        if plan.neighbours is None or len(some) == plan.neighbours
-                    ]
+                    client = SumClient(plan, i, identity(i))
+                    one = client.advertise()
+                    self.ads[i, terms, name] = one
                     if i in self.good:
-                        sets = [self.graph[i] if self.graph else others]
-                    for some in sets:
-                        client = SumClient(plan, i, identity(i))
-                        one = client.advertise()
-                        self.made[one.choice(plan, i)] = some
-                        draws[i, terms, name, some] = client, one
-        for (i, terms, name, some), (client, one) in draws.items():
-            if i in self.good:
-                self.clients[i, terms, name], self.ads[i, terms, name] = client, one
-            else:
-                self.forgers[i, terms, name, some], self.ours[one] = one, client
+                        self.clients[i, terms, name] = client
+                    else:
+                        self.ours[one] = client
 
     def _lie(self, terms: dict[int, bytes]) -> dict | None:
         """Stages 2 to 5 for given terms."""
@@ -228,49 +183,22 @@ class Search:
                         return {"terms": terms, "rosters": dealt, "sent": sent, "u2": told}
         return None
 
-    def _rosters(self, i: int, terms: dict[int, bytes]) -> list[tuple | None]:
-        """Everything client i takes for a roster, by effect: (client after it, what it dealt,
-        description).
-        """
+    def _rosters(self, i: int, terms: dict[int, bytes]) -> list[Dealt | None]:
+        """Everything client i takes for a roster, by effect."""
         mine = terms[i]
-        plan, k = self.plans[mine], (self.near or (None,))[0]
         key = "roster", i, tuple(sorted(terms.items()))
         if key in self.found:
             return self.found[key]
         taken: dict = {}
         for u0 in reversed(subsets(self._all_but(i))):
-            claims = []
-            for j in sorted(u0):
-                others = (
-                    [
-                        frozenset(some)
-                        for some in combinations(sorted(set(range(1, self.n + 1)) - {j}), k)
-                    ]
-                    if k
-                    else []
-                )
-                if j in self.bad:
-                    every = [
-                        self.forgers[j, mine, "now", some] for some in others or [self._all_but(j)]
-                    ]
-                    claims.append([(one.choice(plan, j), one) for one in every])
-                else:
-                    one = self.ads[j, terms[j], "now"]
-                    # An advertisement under other terms has another digest there; both forms are
-                    # tried.
-                    own = [(one.choice(plan, j), one), (one.choice(self.plans[terms[j]], j), one)]
-                    claims.append(
-                        list(dict.fromkeys(own)) + [(forged(some), one) for some in others]
-                    )
-            for some in product(*claims):
-                choices = {j: claim for j, (claim, _) in zip(sorted(u0), some, strict=True)}
-                ads = {j: one for j, (_, one) in zip(sorted(u0), some, strict=True)}
-                choices[i] = self.ads[i, mine, "now"].choice(plan, i)
-                for near in subsets(u0):
-                    self._try_roster(i, mine, Roster(choices, {j: ads[j] for j in near}), taken)
+            self._try_roster(i, mine, {j: self._advertised(j, terms, mine) for j in u0}, taken)
         self._try_false(i, terms, taken)
         self.found[key] = list(taken.values()) or [None]
         return self.found[key]
+
+    def _advertised(self, j: int, terms: dict[int, bytes], mine: bytes) -> Advertisement:
+        """What client j sends: an honest one under its own terms, a colluder as it is wanted."""
+        return self.ads[j, terms.get(j, mine), "now"]
 
     def _all_but(self, i: int) -> frozenset[int]:
         return frozenset(range(1, self.n + 1)) - {i}
@@ -281,10 +209,7 @@ class Search:
         """
         mine = terms[i]
         others = sorted(self._all_but(i))
-        full = {
-            j: self.ads[j, terms[j], "now"] if j in self.good else self._colluder(j, mine)
-            for j in others
-        }
+        full = {j: self._advertised(j, terms, mine) for j in others}
         for j, one in full.items():
             if j in self.good and (j, mine) not in self.own:
                 self.own[j, mine] = self._impostor(j, mine)
@@ -292,27 +217,14 @@ class Search:
                 "old": self.ads.get((j, mine, "old"), one),
                 "twice": full[others[others[0] == j]],
             }
-            for what, other in false.items():
-                self._try_all(
-                    i, mine, {**full, j: other}, {**full, j: one} if what == "old" else {}, taken
-                )
+            for other in false.values():
+                self._try_all(i, mine, {**full, j: other}, taken)
         for some in subsets(set(full) - self.bad, 1):
-            self._try_all(i, mine, {**full, **{j: self.own[j, mine] for j in some}}, {}, taken)
+            self._try_all(i, mine, {**full, **{j: self.own[j, mine] for j in some}}, taken)
 
-    def _try_all(self, i: int, mine: bytes, ads: dict, named: dict, taken: dict) -> None:
-        plan = self.plans[mine]
-        for claimed in (ads, named) if named else (ads,):
-            choices = {j: one.choice(plan, j) for j, one in claimed.items()}
-            choices[i] = self.ads[i, mine, "now"].choice(plan, i)
-            for near in subsets(ads):
-                self._try_roster(i, mine, Roster(choices, {j: ads[j] for j in near}), taken)
-
-    def _colluder(self, j: int, terms: bytes) -> Advertisement:
-        return next(
-            one
-            for (i, t, name, _), one in self.forgers.items()
-            if (i, t, name) == (j, terms, "now")
-        )
+    def _try_all(self, i: int, mine: bytes, ads: dict, taken: dict) -> None:
+        for u0 in subsets(ads):
+            self._try_roster(i, mine, {j: ads[j] for j in u0}, taken)
 
     def _impostor(self, j: int, terms: bytes) -> Advertisement:
         """A client in the place of an honest one, of whom the server knows everything but the
@@ -320,14 +232,12 @@ class Search:
         """
         client = SumClient(self.plans[terms], j, identity(j))
         one = evolve(client.advertise(), signature=bytes(64))
-        self.made[one.choice(self.plans[terms], j)] = (
-            self.graph[j] if self.graph else self._all_but(j)
-        )
         self.ours[one] = client
         return one
 
-    def _try_roster(self, i: int, terms: bytes, roster: Roster, taken: dict) -> None:
+    def _try_roster(self, i: int, terms: bytes, others: dict, taken: dict) -> None:
         client = clone(self.clients[i, terms, "now"])
+        roster = {**others, i: self.ads[i, terms, "now"]}
         self.asked += 1
         try:
             parts = client.share(roster)
@@ -335,10 +245,8 @@ class Search:
             return
         effect = (
             client._description,
-            client._u0,
-            client._dealers,
             frozenset(parts),
-            tuple(sorted(roster.near.items())),
+            tuple(sorted(roster.items())),
         )
         taken.setdefault(effect, Dealt(client, parts, roster, terms))
 
@@ -349,7 +257,7 @@ class Search:
         if dealt[i] is None:
             return [None]
         client, roster, terms = dealt[i].client, dealt[i].roster, dealt[i].terms
-        from_whom = sorted(client._dealers - self.bad)
+        from_whom = sorted(set(client._others) - self.bad)
         key = "vector", i, id(client), tuple(id(dealt[j]) for j in from_whom)
         if key in self.found:
             return self.found[key]
@@ -357,9 +265,9 @@ class Search:
         for u1 in subsets(self._all_but(i)):
             listed = u1 | {i}
             inbox = {}
-            for j in listed & client._dealers:
-                if roster.near[j] in self.ours:
-                    inbox[j] = self._from_server(self.ours[roster.near[j]], j, i, client, terms)
+            for j in listed & set(client._others):
+                if roster[j] in self.ours:
+                    inbox[j] = self._from_server(self.ours[roster[j]], j, i, client, terms)
                 elif dealt[j] is not None and i in dealt[j].parts:
                     inbox[j] = dealt[j].parts[i]
             after = clone(client)
@@ -369,9 +277,7 @@ class Search:
                 data = after.mask(CODES, listed, inbox)
             except QuietbitError:
                 continue
-            used = list(
-                zip(listed & set(client._near), self.masks[1:], strict=True)
-            )  # in the order of `mask`
+            used = list(zip(sorted(u1), self.masks[1:], strict=True))  # in the order of `mask`
             taken.append(
                 Sent(after, listed, data[self.plans[terms].payload_size :], self.masks[0], used)
             )
@@ -385,7 +291,7 @@ class Search:
         of the round.
         """
         maker = clone(maker)
-        maker._description, maker._near = client._description, {i: self.ads[i, terms, "now"]}
+        maker._description, maker._others = client._description, {i: self.ads[i, terms, "now"]}
         parts = bytes(keys.SHARE_SIZE), bytes(keys.SHARE_SIZE)
         sealed = _seal(maker._sealing_key(j, i), b"".join(parts), codec.as_bytes(j, i))
         return sealed + client_module._commitments(client._description, j, i, parts)
@@ -451,7 +357,7 @@ class Search:
         held: dict = {(i, kind): set() for i in self.good for kind in (PAIR, SEED)}
         for i in self.good:
             if dealt[i] is not None:
-                lost = {j for j in dealt[i].parts if dealt[i].roster.near[j] in self.ours}
+                lost = {j for j in dealt[i].parts if dealt[i].roster[j] in self.ours}
                 for kind in (PAIR, SEED):
                     held[i, kind] |= lost
         for i in told:
@@ -461,7 +367,7 @@ class Search:
         known = {
             what
             for what, holders in held.items()
-            if len(holders) >= self.plans[self.terms[0]].shares_needed
+            if len(holders) >= self.plans[self.terms[0]].threshold
         }
         senders = sorted(sent)
         unknown: dict[bytes, dict[int, int]] = {}
@@ -469,7 +375,7 @@ class Search:
             if (i, SEED) not in known:
                 unknown.setdefault(sent[i].own, {})[i] = 1
             for j, mask in sent[i].shared:
-                ours = dealt[i].roster.near[j] in self.ours
+                ours = dealt[i].roster[j] in self.ours
                 if not ours and (i, PAIR) not in known and (j, PAIR) not in known:
                     unknown.setdefault(mask, {})[i] = 1 if i < j else -1
         return _readable(

@@ -42,8 +42,6 @@ SETTINGS = flat_plan(
     threshold=7,
     honest=6,
     timeout=120.0,
-    neighbours=8,
-    share_threshold=5,
     mode="adaptive",
 )
 ROUNDS, FAILED, NODES = 4, 3, range(10)

@@ -33,8 +33,8 @@ def masked(ones: int) -> list[np.ndarray]:
     plan = SumPlan(5, 3, DIMENSION, b"view")
     clients = {i: SumClient(plan, i) for i in range(1, 6)}
     server = SumServer(plan)
-    near = server.advertise({i: client.advertise() for i, client in clients.items()})
-    inboxes = server.deal({i: client.share(near[i]) for i, client in clients.items()})
+    roster = server.advertise({i: client.advertise() for i, client in clients.items()})
+    inboxes = server.deal({i: client.share(roster) for i, client in clients.items()})
     codes = np.full(DIMENSION, ones, dtype=np.uint32)
     return [
         plan.unpack(i, client.mask(codes, server.dealers(), inboxes[i]))

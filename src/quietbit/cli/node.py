@@ -44,7 +44,7 @@ _absolute.__name__ = "file"  # what help calls the type
 
 
 PolicyArgument = Annotated[Path, _file("POLICY", "The policy file.")]
-SKIPPED = ("trust", "largest_exposure", "min_neighbours", "seed")  # rules without an option
+SKIPPED = ("trust", "seed")  # rules without an option
 LEVELS = ("debug", "info", "warning", "error")
 USUAL = {
     "delta": 1e-5,

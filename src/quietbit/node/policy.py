@@ -57,6 +57,8 @@ MOST_BYTES = 2**16
 QUOTED = re.compile(r'"(?:\\.|[^"\\\n])*"|\'[^\'\n]*\'|#[^\n]*')  # words and comments
 LONG = re.compile(r"\w{200}")
 MOST_LETTERS = 600  # of an error's sentence, which may quote the file
+ALL_WITH_ALL = "all clients of a sum exchange masks with all"
+GONE = {"largest-exposure": ALL_WITH_ALL, "min-neighbours": ALL_WITH_ALL}
 RETIRED = ("pricing-seconds",)  # keys of earlier versions, which are ignored
 # Families in `quietbit.mechanism.registry` that answer evaluations: seen by the server, or summed
 # behind masks.
@@ -69,7 +71,6 @@ DIMENSION = 2**25  # the default largest-dimension: 256 MiB in a gatekeeper
 REFUSALS = 10  # the default refusals-per-day
 MOST_REFUSALS = 1000
 LEAST_EPSILON = 0.001  # least-epsilon in policies that `init` writes
-RISK = 2.0**-40  # the default largest-exposure
 
 
 class PolicyError(QuietbitError, ValueError):
@@ -238,14 +239,6 @@ class Policy:
         partial(check_int, low=0, high=MOST_CLIENTS),
         0,
     )
-    largest_exposure: float = _rule(
-        "for sums: the largest chance, per sum, that they unmask it",
-        partial(_floor, at_most=2.0**-20),
-        RISK,
-    )
-    min_neighbours: int = _rule(
-        "for sums: the fewest others that each client deals with, if not with all", _clients, 10
-    )
     metrics: tuple[str, ...] = _rule(
         "metrics of evaluations that leave the node WITHOUT any privacy", _words, ()
     )
@@ -346,10 +339,9 @@ class Policy:
         lines = [
             "# The most that this node ever releases. Its owner may edit this file; a run cannot."
         ]
-        sums = ("most_colluders", "largest_exposure", "min_neighbours")
         for rule in attrs.fields(Policy):
             value = getattr(self, rule.name)
-            if value is None or (rule.name in sums and self.min_honest_clients is None):
+            if value is None or (rule.name == "most_colluders" and self.min_honest_clients is None):
                 continue
             # JSON of numbers, words and lists of words is TOML once DEL is escaped.
             text = json.dumps(value, ensure_ascii=False, default=lambda word: word.value)
@@ -431,11 +423,9 @@ class Policy:
                 "The sum needs an honest-but-curious server, and the policy names a directory.",
                 rule="directory",
             )
-        if plan.neighbours is not None and not plan.neighbours >= self.min_neighbours:
-            raise NotAllowed(f"The sum has {plan.neighbours} neighbours.", rule="min-neighbours")
-        if not plan.exposure_upper(self.most_colluders, honest) <= self.largest_exposure:
+        if not plan.protects(self.most_colluders, honest):
             raise NotAllowed(
-                f"{self.most_colluders} colluders could unmask the sum.", rule="largest-exposure"
+                f"{self.most_colluders} colluders could unmask the sum.", rule="most-colluders"
             )
 
 
@@ -583,6 +573,8 @@ def _loaded(place: Path, version: tuple[int, ...]) -> Policy:
     _check_lines(text)
     table = tomllib.loads(text)
     for key in table:
+        if key in GONE:
+            raise InvalidParameter.of(key, "left out", table[key], GONE[key])
         check_known(key, (*KEYS.values(), *RETIRED), "key of the policy")
     try:
         for rule in attrs.fields(Policy):

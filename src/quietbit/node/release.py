@@ -85,7 +85,14 @@ from quietbit.node.request import (
 )
 from quietbit.privacy.guarantee import Guarantee
 from quietbit.secagg.client import SumClient
-from quietbit.secagg.codec import Roster, decode, encode, read_places, unpack_evidence, unpack_inbox
+from quietbit.secagg.codec import (
+    decode,
+    encode,
+    read_places,
+    unpack_evidence,
+    unpack_inbox,
+    unpack_roster,
+)
 from quietbit.secagg.identity import Identity
 from quietbit.secagg.plan import ProtocolError
 from quietbit.wire.payload import Payload
@@ -152,9 +159,8 @@ class SumStep:
     def answer(self, note: Callable[[], object]) -> bytes:
         """Answer a step that needs no training; call ``note`` before anything is stored or sent.
 
-        The first step fixes the client's neighbours, so there is one per round; the last deletes
-        its secrets. Whatever is wrong with a step is one refusal, because the node's secrets enter
-        the checks.
+        The first step draws the client's secrets, so there is one per round; the last deletes them.
+        Whatever is wrong with a step is one refusal, because the node's secrets enter the checks.
         """
         try:
             return self._answer(note)
@@ -171,7 +177,7 @@ class SumStep:
         else:
             client = self._restored()
             if step == SHARES:
-                answer = encode(client.share(Roster.read(plan, table)))
+                answer = encode(client.share(unpack_roster(plan, table)))
             elif step == CONFIRM:
                 answer = client.confirm(plan.from_bitmap(table))
             else:

@@ -38,7 +38,6 @@ from quietbit.node.ledger import EVALUATIONS, text_of
 from quietbit.node.policy import ANSWERING
 from quietbit.node.refusal import NotAllowed
 from quietbit.privacy.cost import Cost
-from quietbit.secagg.exposure import SPARSE_FROM
 from quietbit.secagg.plan import ServerModel, SumPlan
 from quietbit.target import MOST_CLIENTS, Adjacency, Target, Trust, Unit, check_delta
 from quietbit.wire.uplink import Uplink
@@ -92,8 +91,6 @@ class SumPart:
     threshold: int
     honest: int
     server: str
-    neighbours: int | None = None
-    share_threshold: int | None = None
     table: bytes = b""
 
     def __post_init__(self) -> None:
@@ -339,19 +336,12 @@ def sum_plan(request: Request, mechanism: Mechanism, members: tuple[bytes, ...] 
     """Return the plan of the requested sum of a mechanism's codes; refuse a wrong threshold."""
     part = request.part
     name = f"quietbit/{noted_run(request.run, family_of(mechanism))}/{request.round}".encode()
-    neighbours = part.neighbours
-    share_threshold = part.share_threshold
-    if neighbours is not None and part.clients < max(SPARSE_FROM, neighbours + 1):
-        neighbours = None  # in so small a cohort each client deals with all others
-        share_threshold = None
     return SumPlan(
         part.clients,
         part.threshold,
         mechanism.layout.count,
         name,
         2**mechanism.layout.bits - 1,
-        neighbours,
-        share_threshold,
         members,
         request.terms,
     )

@@ -193,8 +193,9 @@ class Plan(Terms):
                 _check_table(key, prefix[:-1])
                 continue
             ours = key.removeprefix(prefix)
-            if ours in GONE:
-                raise InvalidParameter.of(key, "left out", remedy=GONE[ours])
+            gone = GONE.get(ours.replace("_", "-"))
+            if gone is not None:
+                raise InvalidParameter.of(key, "left out", remedy=gone)
             known = [prefix + name for name in KEYS]
             check_known(key, known, "run-config key" if prefix else "key of the plan", prefix)
             name, _, inner = key.removeprefix(prefix).replace("-", "_").partition(".")
@@ -296,6 +297,8 @@ PAIRS = (
 )
 # Keys of earlier versions, and what to do in their place.
 GONE = {
+    "masks.neighbours": "all clients of a sum exchange masks with all",
+    "masks.share-threshold": "all clients of a sum exchange masks with all",
     "arrivals.enough": "set stragglers.enough",
     "arrivals.staleness": "releases that come late are in no mean",
     "samples.count": "set samples.dataset-size",

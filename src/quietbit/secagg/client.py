@@ -1,20 +1,20 @@
 """A client of a masked sum: four steps, or five in the active model, in order and each once.
 
-Idea     every pair of neighbours shares a mask that one adds and the other subtracts; each client
-         adds a mask of its own, too. Each deals shares of two secrets, the pair key and the seed of
-         its own mask, to its neighbours. Of every client exactly one of the two is ever revealed:
-         the pair key of those that left, the seed of those that stayed.
+Idea     every two clients share a mask that one adds and the other subtracts; each client adds a
+         mask of its own, too. Each deals shares of two secrets, the pair key and the seed of its
+         own mask, to all others. Of every client exactly one of the two is ever revealed: the pair
+         key of those that left, the seed of those that stayed.
 Symbols  U0: clients that advertised; U1: those that dealt shares; U2: those whose masked vector
          arrived; t: threshold.
-Source   Bonawitz et al. (CCS 2017), Figure 4; Bell et al. (CCS 2020) for clients that choose their
-         own neighbours. docs/theory/masked-sums.md has both server models and the proofs.
+Source   Bonawitz et al. (CCS 2017), Figure 4. docs/theory/masked-sums.md has both server models and
+         the proofs.
 
-A client's choice of neighbours is the digest of what it advertises, under the plan's context. The
-*roster*, the choices of all U0, fixes the graph; its digest is the description of the round, from
-which every seal, share commitment and mask is derived. In the active model a client signs three
-things, each once: its advertisement; with its vector, U1; then U1 and U2 together. It reveals
-shares only when t members of U2 have signed the same lists, and the seed of a client only with that
-client's signature of the same U1. It refuses shares that their dealer did not commit to.
+The digest of the *roster*, the advertisements of all U0 under the plan's context, is the
+description of the round, from which every seal, share commitment and mask is derived. In the active
+model a client signs three things, each once: its advertisement; with its vector, U1; then U1 and U2
+together. It reveals shares only when t members of U2 have signed the same lists, and the seed of a
+client only with that client's signature of the same U1. It refuses shares that their dealer did not
+commit to.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from attrs import define, evolve, field
 
 from quietbit.errors import InvalidParameter, check_int, require
 from quietbit.secagg import codec, keys
-from quietbit.secagg.codec import Advertisement, Roster, Unmasking, as_bytes, check_signature
+from quietbit.secagg.codec import Advertisement, Unmasking, as_bytes, check_signature
 from quietbit.secagg.identity import Identity
 from quietbit.secagg.plan import (
     COMMITMENT_SIZE,
@@ -68,12 +68,9 @@ class SumClient:
     _step: int = field(default=0, init=False)
     _sealing: bytearray = field(factory=lambda: bytearray(keys.new_private_key()), init=False)
     _secrets: dict[bytes, bytearray] = field(init=False)
-    # Advertisements of its neighbours: those that it chose, and those that chose it (dealers).
-    _near: dict[int, Advertisement] = field(factory=dict, init=False)
-    _dealers: frozenset[int] = field(factory=frozenset, init=False)
+    _others: dict[int, Advertisement] = field(factory=dict, init=False)  # of U0
     # Shares by dealer: of the pair key, and of the seed.
     _received: dict[int, tuple[bytes, bytes]] = field(factory=dict, init=False)
-    _u0: frozenset[int] = field(factory=frozenset, init=False)
     _u1: frozenset[int] = field(factory=frozenset, init=False)
     _description: bytes = field(default=b"", init=False)
     _lists: bytes = field(default=b"", init=False)
@@ -113,30 +110,26 @@ class SumClient:
         raise TypeError("A SumClient cannot be pickled: write it with to_bytes, and seal that.")
 
     def advertise(self) -> Advertisement:
-        """Take step 1: return two public keys and a commitment, which determine the neighbours."""
+        """Take step 1: return two public keys and a commitment."""
         self._check_next("advertise")
         self._step += 1
         return self._advertised
 
-    def share(self, roster: Roster) -> dict[int, bytes]:
-        """Take step 2: return, for each chosen client, sealed shares and commitments to them."""
+    def share(self, roster: Mapping[int, Advertisement]) -> dict[int, bytes]:
+        """Take step 2: return, for each other client, sealed shares and commitments to them."""
         self._check_next("share")
         plan = self._plan
         number = self._number
-        chosen, dealers = self._checked(roster)
-        holders = sorted(chosen | {number})
-        needed = plan.shares_needed
-        check_enough(len(holders), needed, "holders of this client's shares published keys")
+        self._check_roster(roster)
         self._step += 1
-        self._u0 = frozenset(roster.choices)
-        self._near = dict(roster.near)
-        self._dealers = dealers
-        self._description = plan.roster_digest(roster.choices)
-        pair_shares = keys.share(self._secrets[PAIR], holders, needed)
-        seed_shares = keys.share(self._secrets[SEED], holders, needed)
+        self._others = {other: roster[other] for other in sorted(roster) if other != number}
+        self._description = codec.roster_digest(plan, roster)
+        holders = sorted(roster)
+        pair_shares = keys.share(self._secrets[PAIR], holders, plan.threshold)
+        seed_shares = keys.share(self._secrets[SEED], holders, plan.threshold)
         self._received[number] = (pair_shares[number], seed_shares[number])
         dealt = {}
-        for other in sorted(chosen):
+        for other in self._others:
             shares = (pair_shares[other], seed_shares[other])
             key = self._sealing_key(number, other)
             sealed = keys.seal(key, b"".join(shares), as_bytes(number, other))
@@ -150,19 +143,13 @@ class SumClient:
         self._check_next("mask")
         number = self._number
         listed = frozenset(u1)
-        if not listed <= self._u0 or number not in listed:
+        if not listed <= {number, *self._others} or number not in listed:
             raise ProtocolError(
                 "The list of clients that dealt shares has unknown clients, or lacks this one."
             )
-        if set(dealt) != (self._dealers & listed):
-            raise ProtocolError(
-                "The shares are not from exactly the listed clients that chose this one."
-            )
+        if set(dealt) != listed - {number}:
+            raise ProtocolError("The shares are not from exactly the listed clients.")
         check_enough(len(listed), self._plan.threshold, "clients shared their secrets")
-        holders = self._plan.chosen(number, self._advertised.choice(self._plan, number)) & listed
-        left = len(holders) + 1  # with this client itself
-        needed = self._plan.shares_needed
-        check_enough(left, needed, "holders of this client's shares shared their secrets")
         return {other: self._opened(other, data) for other, data in dealt.items()}
 
     def mask(self, codes: Any, u1: Collection[int], dealt: Mapping[int, bytes]) -> bytes:
@@ -187,8 +174,8 @@ class SumClient:
             self_mask_key(self._description, number, self._secrets[SEED]), plan.width
         )
         private = masking_key(plan, number, self._secrets[PAIR])
-        for other in self._u1 & set(self._near):
-            public = self._advertised.masking, self._near[other].masking
+        for other in sorted(self._u1 - {number}):
+            public = self._advertised.masking, self._others[other].masking
             mask = keys.expand(
                 pair_mask_key(self._description, number, other, private, *public), plan.width
             )
@@ -201,7 +188,7 @@ class SumClient:
             secret[:] = bytes(len(secret))
         self._sealing = bytearray()
         self._secrets = {PAIR: bytearray(), SEED: bytearray()}
-        self._near = {}
+        self._others = {}
         signature = self._signed(codec.MASKED, shares_digest(plan, self._description, self._u1))
         return plan.pack(number, plan.reduce(total)) + signature
 
@@ -254,10 +241,8 @@ class SumClient:
                 self._advertised.to_bytes(),
                 self._description,
                 self._lists,
-                self._plan.bitmap(self._u0),
                 self._plan.bitmap(self._u1),
-                self._plan.bitmap(self._dealers),
-                {other: advertised.to_bytes() for other, advertised in self._near.items()},
+                codec.pack_roster(self._others),
                 {other: b"".join(shares) for other, shares in self._received.items()},
             ]
         )
@@ -269,7 +254,7 @@ class SumClient:
         try:
             values = codec.decode(data, "client's secrets")
             context, number, step, sealing, pair, seed, advertised, *values = values
-            description, lists, u0, u1, dealers, near, received = values
+            description, lists, u1, others, received = values
             if context != plan.context:  # which holds everything that clients must agree on
                 raise ProtocolError(
                     "The stored secrets belong to a different plan: this client is not part of "
@@ -282,11 +267,8 @@ class SumClient:
             client._advertised = Advertisement.read(plan, advertised)
             client._description = description
             client._lists = lists
-            client._u0 = plan.from_bitmap(u0)
             client._u1 = plan.from_bitmap(u1)
-            client._dealers = plan.from_bitmap(dealers)
-            near = codec.numbered(near, plan.advertisement_size, "advertisements")
-            client._near = {other: Advertisement.read(plan, near[other]) for other in near}
+            client._others = codec.unpack_roster(plan, others)
             shares = codec.numbered(received, 2 * size, "shares")
             client._received = {other: (both[:size], both[size:]) for other, both in shares.items()}
         except (ValueError, TypeError, InvalidParameter) as error:
@@ -300,32 +282,20 @@ class SumClient:
             return b""
         return self._identity.sign(purpose, message)
 
-    def _checked(self, roster: Roster) -> tuple[frozenset[int], frozenset[int]]:
-        """Return the clients that this one chose and those that chose it; refuse a wrong roster."""
+    def _check_roster(self, roster: Mapping[int, Advertisement]) -> None:
+        """Refuse advertisements that are not genuine, of too few, or without this client's own."""
         plan = self._plan
-        number = self._number
-        choices = roster.choices
-        near = roster.near
-        are_clients = all(1 <= other <= plan.clients for other in choices)
-        if not are_clients or not set(near) <= set(choices) - {number}:
-            raise ProtocolError("The list of advertisements has unknown clients, or this one.")
+        are_clients = all(1 <= other <= plan.clients for other in roster)
+        if not are_clients or roster.get(self._number) != self._advertised:
+            raise ProtocolError("The roster has unknown clients, or lacks this one.")
         public_keys = []
-        for advertised in (*near.values(), self._advertised):
+        for advertised in roster.values():
             public_keys += [advertised.sealing, advertised.masking]
         if len(set(public_keys)) != len(public_keys):
-            raise ProtocolError("The list of advertisements contains a key twice.")
-        for other, advertised in near.items():
+            raise ProtocolError("The roster contains a key twice.")
+        for other, advertised in roster.items():
             advertised.check(plan, other)
-        for other, advertised in {**near, number: self._advertised}.items():
-            if choices.get(other) != advertised.choice(plan, other):
-                raise ProtocolError(f"The roster differs from the advertisement of client {other}.")
-        check_enough(len(choices), plan.threshold, "clients published keys")
-        chosen, dealers = plan.near(number, choices)
-        if set(near) != chosen | dealers:
-            raise ProtocolError(
-                "The list of advertisements is not that of exactly this client's neighbours."
-            )
-        return chosen, dealers
+        check_enough(len(roster), plan.threshold, "clients published keys")
 
     def _arrived(self, arrived: Collection[int]) -> frozenset[int]:
         """Return U2; refuse one that is too small, has clients outside U1, or lacks this one."""
@@ -391,7 +361,7 @@ class SumClient:
 
     def _sealing_key(self, sender: int, receiver: int) -> bytes:
         other = receiver if sender == self._number else sender
-        theirs = self._near[other].sealing
+        theirs = self._others[other].sealing
         both = b"".join(sorted((theirs, self._advertised.sealing)))
         purpose = b"seal" + as_bytes(sender, receiver) + both
         return keys.derive(keys.agree(self._sealing, theirs), purpose, self._description)

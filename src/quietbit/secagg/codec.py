@@ -9,7 +9,7 @@ Source   RFC 8949 (CBOR), section 4.2.1 (deterministic encoding).
 | step | the server's table | the answer |
 |---|---|---|
 | `keys` | active model: the members' places in the directory, four bytes each | an advertisement |
-| `shares` | U0, all choices, and the advertisements of the client's neighbours | what it deals |
+| `shares` | the roster: the advertisements of all U0 | what it deals |
 | `vector` | U1, and what was dealt to this client | the masked vector |
 | `confirm` | U2 (active model only) | a signature |
 | `unmask` | U2; active model: who confirmed it, t signatures, signatures of U1 | shares |
@@ -27,7 +27,6 @@ from quietbit.errors import InvalidParameter, require
 from quietbit.secagg.identity import SIGNATURE_SIZE, verified
 from quietbit.secagg.keys import KEY_SIZE, SHARE_SIZE, check_public
 from quietbit.secagg.plan import (
-    CHOICE_SIZE,
     DEALT_SIZE,
     SEED_COMMITMENT_SIZE,
     ProtocolError,
@@ -41,7 +40,6 @@ __all__ = [
     "CONFIRMED",
     "MASKED",
     "Advertisement",
-    "Roster",
     "Unmasking",
     "as_bytes",
     "check_signature",
@@ -50,10 +48,13 @@ __all__ = [
     "numbered",
     "pack_evidence",
     "pack_inbox",
+    "pack_roster",
     "read_places",
+    "roster_digest",
     "unpack_dealt",
     "unpack_evidence",
     "unpack_inbox",
+    "unpack_roster",
     "write_places",
 ]
 
@@ -120,34 +121,6 @@ class Advertisement:
             ADVERTISED, plan.context, as_bytes(number), self.sealing, self.masking, self.seed
         )
 
-    def choice(self, plan: SumPlan, number: int) -> bytes:
-        """Return its entry in the roster, which also determines the client's neighbours."""
-        return self.digest(plan, number)[:CHOICE_SIZE]
-
-
-@final
-@frozen
-class Roster:
-    """What a client learns of U0: all choices, and the advertisements of its neighbours."""
-
-    choices: Mapping[int, bytes]
-    near: Mapping[int, Advertisement]
-
-    def to_bytes(self, plan: SumPlan) -> bytes:
-        """Encode it, with the choices in the order of the clients' numbers."""
-        near = {number: advertised.to_bytes() for number, advertised in self.near.items()}
-        return encode([plan.bitmap(self.choices), _join(self.choices), near])
-
-    @classmethod
-    def read(cls, plan: SumPlan, data: bytes) -> Roster:
-        """Read the bytes of `to_bytes`."""
-        listed, choices, near = _parts(data, 3, "roster")
-        table = numbered(near, plan.advertisement_size, "advertisements")
-        return cls(
-            _cut(choices, plan.from_bitmap(listed), CHOICE_SIZE, "choices"),
-            {number: Advertisement.read(plan, advertised) for number, advertised in table.items()},
-        )
-
 
 @final
 @frozen(repr=False)
@@ -172,8 +145,26 @@ class Unmasking:
         return cls(numbered(pair_keys, SHARE_SIZE, "shares"), numbered(seeds, SHARE_SIZE, "shares"))
 
 
+def pack_roster(roster: Mapping[int, Advertisement]) -> bytes:
+    """Encode the advertisements of all clients of a round, by their numbers."""
+    return encode({number: advertised.to_bytes() for number, advertised in roster.items()})
+
+
+def unpack_roster(plan: SumPlan, data: bytes) -> dict[int, Advertisement]:
+    """Read the bytes of `pack_roster`."""
+    table = numbered(decode(data, "roster"), plan.advertisement_size, "advertisements")
+    return {number: Advertisement.read(plan, advertised) for number, advertised in table.items()}
+
+
+def roster_digest(plan: SumPlan, roster: Mapping[int, Advertisement]) -> bytes:
+    """Return the description of the round: a digest of the plan and of all advertisements."""
+    numbers = sorted(roster)
+    digests = [roster[number].digest(plan, number) for number in numbers]
+    return digest_of(b"roster", plan.context, plan.bitmap(numbers), *digests)
+
+
 def unpack_dealt(data: bytes) -> dict[int, bytes]:
-    """Read what a client deals to its neighbours."""
+    """Read what a client deals to the others."""
     return numbered(decode(data, "shares"), DEALT_SIZE, "shares")
 
 

@@ -156,17 +156,26 @@ def share(secret: Secret, holders: Sequence[int], threshold: int) -> dict[int, b
     return shares
 
 
-def recover(shares: Mapping[int, bytes], threshold: int) -> bytes:
-    """Return the secret of the first ``threshold`` shares; refuse fewer."""
-    rule = f"at least {threshold}, the threshold"
-    require(len(shares) >= threshold, "number of shares", len(shares), rule)
-    holders = tuple(sorted(shares)[:threshold])
+def recover(shares: Mapping[int, bytes], threshold: int, left_out: int | None = None) -> bytes:
+    """Return the secret of ``threshold`` shares or more, of which one can be ``left_out``.
+
+    All shares must be genuine. Whichever one is left out, the weights of all are computed once.
+    """
+    count = len(shares) - (left_out in shares)
+    require(count >= threshold, "number of shares", count, f"at least {threshold}, the threshold")
+    holders = tuple(sorted(shares))
     values = [int.from_bytes(shares[holder], "big") for holder in holders]
     have_size = all(len(shares[holder]) == SHARE_SIZE for holder in holders)
     if not have_size or max(values) >= PRIME:
         raise InvalidParameter.of("shares", f"numbers of {SHARE_SIZE} bytes below the prime")
-    secret = sum(w * v for w, v in zip(_at_zero(holders), values, strict=True)) % PRIME
-    return secret.to_bytes(SECRET_SIZE, "big")
+    secret = 0
+    if left_out is not None and left_out in shares:
+        for holder, weight, value in zip(holders, _at_zero(holders), values, strict=True):
+            secret += weight * (holder - left_out) % PRIME * value
+        secret = secret * pow(-left_out, -1, PRIME)
+    else:
+        secret = sum(w * v for w, v in zip(_at_zero(holders), values, strict=True))
+    return (secret % PRIME).to_bytes(SECRET_SIZE, "big")
 
 
 @lru_cache(maxsize=64)

@@ -4,35 +4,31 @@ Idea     n clients send codes 0 .. c, so sums are at most c n: ceil(log2(c n + 1
          coordinate hold them (c = 1 for one bit), and masks are modulo that power of two. The
          threshold is the number of clients that must stay to the end. All choices enter one digest
          (`SumPlan.context`), and everything that clients derive or sign depends on it.
-Symbols  n = clients; t = threshold; d = dimension; b = bits; c = largest_code; k = neighbours, s =
-         share_threshold; C: clients that collude with the server. A masked vector is a header of 24
-         bytes and ceil(b (d + g) / 8) bytes. The guard, g coordinates of at least 64 bits together,
-         is zero in every vector; a sum whose guard is not zero is wrong.
-Source   Bonawitz et al., "Practical secure aggregation" (CCS 2017); Bell et al., "Secure
-         single-server aggregation with (poly)logarithmic overhead" (CCS 2020), whose clients choose
-         their own neighbours in the active model. docs/theory/masked-sums.md has both server models
-         and the proofs.
+Symbols  n = clients; t = threshold; d = dimension; b = bits; c = largest_code; C: clients that
+         collude with the server. A masked vector is a header of 24 bytes and ceil(b (d + g) / 8)
+         bytes. The guard, g coordinates of at least 64 bits together, is zero in every vector; a
+         sum whose guard is not zero is wrong.
+Source   Bonawitz et al., "Practical secure aggregation" (CCS 2017). docs/theory/masked-sums.md has
+         both server models and the proofs.
 """
 
 from __future__ import annotations
 
 import hashlib
 import struct
-from collections.abc import Collection, Iterable, Mapping
-from functools import cached_property, lru_cache
+from collections.abc import Collection, Iterable
+from functools import cached_property
 from typing import final
 
 import numpy as np
 from attrs import field, frozen
 
 from quietbit.errors import CheckedEnum, QuietbitError, check_int, require
-from quietbit.secagg.exposure import SPARSE_FROM, exposure_upper, least_share_threshold
 from quietbit.secagg.identity import PUBLIC_SIZE, SIGNATURE_SIZE
 from quietbit.secagg.keys import KEY_SIZE, SHARE_SIZE, Mask
 from quietbit.target import MOST_CLIENTS
 
 __all__ = [
-    "CHOICE_SIZE",
     "COMMITMENT_SIZE",
     "DEALT_SIZE",
     "MASKED_HEADER_SIZE",
@@ -47,13 +43,12 @@ __all__ = [
 ]
 
 MAGIC = b"QBSA"
-VERSION = 3
+VERSION = 4
 HEADER = struct.Struct("<4sHHQII")  # magic, version, bits, dimension, client, zero
 MASKED_HEADER_SIZE = HEADER.size
 CHUNK = 1 << 16  # coordinates packed together; a multiple of 8
 MOST_CODE = 255  # eight bits: sums stay below 2^32
 GUARD_BITS = 64
-CHOICE_SIZE = 16  # of an advertisement's digest, which determines the client's neighbours
 SEED_COMMITMENT_SIZE = 32
 TAG_SIZE = 16  # of a seal
 COMMITMENT_SIZE = 16  # to a share
@@ -98,7 +93,7 @@ def check_enough(count: int, needed: int, what: str, more: str = "") -> None:
 def digest_of(purpose: bytes, *parts: bytes) -> bytes:
     """Return the digest of byte strings for one purpose; it depends on their lengths, too."""
     framed = b"".join(len(part).to_bytes(8, "big") + part for part in (purpose, *parts))
-    return hashlib.sha256(b"quietbit/secure/3/" + framed).digest()
+    return hashlib.sha256(b"quietbit/secure/4/" + framed).digest()
 
 
 def _members(keys: Iterable[bytes] | None) -> tuple[bytes, ...] | None:
@@ -120,10 +115,6 @@ class SumPlan:
     thirds of ``clients``. Without them the server must follow the protocol (honest but curious),
     and more than half is enough. ``terms`` describe what is summed; they are required with
     ``members``, because a lying server could give some clients a mechanism without noise.
-
-    ``neighbours`` reduces the cost of keys and shares for 100 clients and more: each client draws
-    that many others, shares masks with them and deals its shares to them; ``share_threshold`` of
-    these and itself recover its secrets. `exposure_upper` bounds the chance that this fails.
     """
 
     clients: int
@@ -131,8 +122,6 @@ class SumPlan:
     dimension: int
     round_name: bytes
     largest_code: int = 1
-    neighbours: int | None = None
-    share_threshold: int | None = None
     members: tuple[bytes, ...] | None = field(default=None, repr=False, converter=_members)
     terms: bytes = field(default=b"", repr=False)
 
@@ -147,23 +136,11 @@ class SumPlan:
         require(threshold >= least, "threshold", threshold, rule)
         check_int(self.dimension, "dimension", 1, 2**40)
         check_int(self.largest_code, "largest_code", 1, MOST_CODE)
-        self._check_neighbours()
         is_name = isinstance(self.round_name, bytes) and 1 <= len(self.round_name) <= 64
         require(is_name, "round_name", self.round_name, "1 to 64 bytes")
         require(isinstance(self.terms, bytes), "terms", type(self.terms).__name__, "bytes")
         if self.members is not None:
             self._check_members(self.members)
-
-    def _check_neighbours(self) -> None:
-        if self.neighbours is None:
-            rule = "left out without neighbours"
-            require(self.share_threshold is None, "share_threshold", self.share_threshold, rule)
-            return
-        rule = f"left out below {SPARSE_FROM} clients, where each deals with all others"
-        require(self.clients >= SPARSE_FROM, "neighbours", self.neighbours, rule)
-        neighbours = check_int(self.neighbours, "neighbours", 2, self.clients - 1)
-        least = least_share_threshold(neighbours)
-        check_int(self.share_threshold, "share_threshold", least, neighbours + 1)
 
     def _check_members(self, members: tuple[bytes, ...]) -> None:
         are_keys = all(isinstance(key, bytes) and len(key) == PUBLIC_SIZE for key in members)
@@ -177,13 +154,11 @@ class SumPlan:
     def context(self) -> bytes:
         """The digest of all public choices; all that clients derive or sign depends on it."""
         numbers = struct.pack(
-            "<7Q",
+            "<5Q",
             self.clients,
             self.threshold,
             self.dimension,
             self.largest_code,
-            self.neighbours or 0,
-            self.share_threshold or 0,
             int(self.active),
         )
         members = b"".join(self.members or ())
@@ -221,17 +196,11 @@ class SumPlan:
 
     @property
     def uplink_size(self) -> int:
-        """Bytes that a client sends in all if every client stays; with neighbours, the mean."""
-        others = self.neighbours or self.clients - 1
-        dealt = DEALT_SIZE * others
-        unmasking = SHARE_SIZE * (others + 1)
+        """Bytes that a client sends in all if every client stays."""
+        dealt = DEALT_SIZE * (self.clients - 1)
+        unmasking = SHARE_SIZE * self.clients
         signatures = 2 * SIGNATURE_SIZE * self.active
         return self.advertisement_size + dealt + self.payload_size + signatures + unmasking
-
-    @property
-    def shares_needed(self) -> int:
-        """The number of shares that recover a secret."""
-        return self.threshold if self.share_threshold is None else self.share_threshold
 
     @property
     def most_colluders(self) -> int:
@@ -239,52 +208,17 @@ class SumPlan:
 
         In the active model, two sets of t clients that signed different lists have more than C
         members in common, and an honest client signs one list. With an honest-but-curious server,
-        t - 1 clients hold too few shares. With neighbours, see `exposure_upper`.
+        t - 1 clients hold too few shares.
         """
         if self.active:
             return 2 * self.threshold - self.clients - 1
         return self.threshold - 1
 
-    def exposure_upper(self, colluders: int, honest: int) -> float:
-        """Bound the chance that a client, or a sum of fewer than ``honest`` honest ones, leaks.
-
-        Without neighbours it is 0 up to `most_colluders` and t - C honest clients, and 1 beyond.
-        """
+    def protects(self, colluders: int, honest: int) -> bool:
+        """Return whether no client, and no sum of fewer than ``honest`` honest ones, is exposed."""
         check_int(colluders, "colluders", 0, self.clients)
         check_int(honest, "honest", 2, self.clients)
-        if colluders > self.most_colluders or honest > self.threshold - colluders:
-            return 1.0
-        if self.neighbours is None:
-            return 0.0
-        return exposure_upper(
-            self.clients, self.threshold, self.neighbours, self.shares_needed, colluders, honest
-        )
-
-    def chosen(self, number: int, choice: bytes) -> frozenset[int]:
-        """Return the holders of client ``number``'s shares: all others, or those of its choice."""
-        if self.neighbours is None:
-            return frozenset(range(1, self.clients + 1)) - {number}
-        return _chosen(self.context, self.clients, self.neighbours, number, choice)
-
-    def near(
-        self, number: int, roster: Mapping[int, bytes]
-    ) -> tuple[frozenset[int], frozenset[int]]:
-        """Return the clients of a roster that client ``number`` chose, and those that chose it."""
-        if self.neighbours is None:
-            others = frozenset(roster) - {number}
-            return others, others
-        holders = self.chosen(number, roster[number]) & set(roster)
-        dealers = frozenset(
-            other
-            for other, choice in roster.items()
-            if other != number and number in self.chosen(other, choice)
-        )
-        return holders, dealers
-
-    def roster_digest(self, roster: Mapping[int, bytes]) -> bytes:
-        """Return the description of the round: a digest of the plan and of all advertisements."""
-        choices = b"".join(roster[number] for number in sorted(roster))
-        return digest_of(b"roster", self.context, self.bitmap(roster), choices)
+        return colluders <= self.most_colluders and honest <= self.threshold - colluders
 
     def bitmap(self, present: Collection[int]) -> bytes:
         """Return a set of clients as one bit per client."""
@@ -344,23 +278,3 @@ class SumPlan:
 
     def _header(self, client: int) -> bytes:
         return HEADER.pack(MAGIC, VERSION, self.bits, self.dimension, client, 0)
-
-
-@lru_cache(maxsize=1 << 14)
-def _chosen(
-    context: bytes, clients: int, neighbours: int, number: int, choice: bytes
-) -> frozenset[int]:
-    """Draw neighbours without replacement from words of SHAKE-256, unbiased by rejection."""
-    name = digest_of(b"neighbours", context, number.to_bytes(4, "big"), choice)
-    others = clients - 1
-    drawn = set[int]()
-    block = 0
-    limit = 2**64 - 2**64 % others
-    while len(drawn) < neighbours:
-        words = hashlib.shake_256(name + block.to_bytes(4, "big")).digest(16 * neighbours)
-        for word in np.frombuffer(words, dtype="<u8").tolist():
-            if word < limit and len(drawn) < neighbours:
-                place = word % others + 1
-                drawn.add(place + (place >= number))
-        block += 1
-    return frozenset(drawn)

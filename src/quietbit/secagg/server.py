@@ -40,9 +40,9 @@ from quietbit.secagg.codec import (
     CONFIRMED,
     MASKED,
     Advertisement,
-    Roster,
     Unmasking,
     check_signature,
+    roster_digest,
 )
 from quietbit.secagg.identity import Identity
 from quietbit.secagg.plan import (
@@ -79,7 +79,6 @@ class SumServer:
     description: bytes = field(default=b"", init=False)  # the digest of the roster
     liars: dict[int, str] = field(factory=dict, init=False)
     _advertised: dict[int, Advertisement] = field(factory=dict, init=False)
-    _chosen: dict[int, frozenset[int]] = field(factory=dict, init=False)
     _dealt: dict[int, dict[int, bytes]] = field(factory=dict, init=False)
     _arrived: set[int] = field(factory=set, init=False)
     _masked: dict[int, bytes] = field(factory=dict, init=False)
@@ -90,8 +89,8 @@ class SumServer:
     def _nothing(self) -> keys.Mask:
         return np.zeros(self._plan.width, dtype=np.uint32)
 
-    def advertise(self, published: Mapping[int, Advertisement]) -> dict[int, Roster]:
-        """Return each client's roster, to be forwarded; refuse fewer clients than the threshold."""
+    def advertise(self, published: Mapping[int, Advertisement]) -> dict[int, Advertisement]:
+        """Return the roster, to be forwarded to all in it; refuse fewer than the threshold."""
         plan = self._plan
         valid = dict[int, Advertisement]()
         seen = set[bytes]()
@@ -109,23 +108,12 @@ class SumServer:
             valid[number] = advertised
         self._enough(len(valid), "published keys")
         self._advertised = valid
-        choices = {number: valid[number].choice(plan, number) for number in valid}
-        self.description = plan.roster_digest(choices)
-        self._chosen = {
-            number: plan.chosen(number, choice) & set(valid) for number, choice in choices.items()
-        }
-        near = {number: set(chosen) for number, chosen in self._chosen.items()}
-        for number, chosen in self._chosen.items():
-            for other in chosen:
-                near[other].add(number)
-        return {
-            number: Roster(choices, {other: valid[other] for other in sorted(others)})
-            for number, others in near.items()
-        }
+        self.description = roster_digest(plan, valid)
+        return dict(valid)
 
     def holders(self, number: int) -> frozenset[int]:
-        """Return the clients that a client must deal shares to."""
-        return self._chosen[number]
+        """Return the clients that a client must deal shares to: all others of the roster."""
+        return frozenset(self._advertised) - {number}
 
     def deal(self, dealt: Mapping[int, Mapping[int, bytes]]) -> dict[int, dict[int, bytes]]:
         """Return what was dealt to each client of U1; refuse fewer clients than the threshold."""
@@ -133,8 +121,8 @@ class SumServer:
         require(not strangers, "clients that dealt", strangers, "among those that advertised keys")
         for dealer, parts in dealt.items():
             have_size = all(len(data) == DEALT_SIZE for data in parts.values())
-            if set(parts) != self._chosen[dealer] or not have_size:
-                self.liars[dealer] = "it has not dealt to exactly the clients that it chose"
+            if set(parts) != self.holders(dealer) or not have_size:
+                self.liars[dealer] = "it has not dealt to exactly all others"
                 continue
             self._dealt[dealer] = dict(parts)
         self._enough(len(self._dealt), "shared their secrets")
@@ -191,11 +179,11 @@ class SumServer:
         return {client: self._confirmed[client] for client in first}
 
     def masked(self, client: int) -> dict[int, bytes]:
-        """Return the signatures of U1 by members of U2 that dealt to a client, to be sent to it."""
+        """Return the signatures of U1 by the other members of U2, to be sent to a client."""
         return {
             dealer: signature
             for dealer, signature in sorted(self._masked.items())
-            if client in self._dealt[dealer] and dealer != client
+            if dealer != client
         }
 
     def finish(self, answers: Mapping[int, Unmasking]) -> MaskedSum:
@@ -214,13 +202,12 @@ class SumServer:
         for gone in sorted(set(self._dealt) - u2):
             private = self._masking_key(gone, pair_keys)
             for client in sorted(u2):
-                if client in self._dealt[gone] or gone in self._dealt[client]:
-                    mask = self._pair_mask(gone, client, private)
-                    # The client with the smaller number has added this mask; the other subtracts.
-                    if client < gone:
-                        total -= mask
-                    else:
-                        total += mask
+                mask = self._pair_mask(gone, client, private)
+                # The client with the smaller number has added this mask; the other subtracts.
+                if client < gone:
+                    total -= mask
+                else:
+                    total += mask
         total = plan.reduce(total)
         if total[plan.dimension :].any():
             raise ProtocolError(
@@ -253,7 +240,7 @@ class SumServer:
         self, shares: Mapping[int, Mapping[int, bytes]], dealer: int, kind: bytes
     ) -> bytes:
         """Recover a secret from shares that its dealer committed to; name holders of others."""
-        needed = self._plan.shares_needed
+        needed = self._plan.threshold
         valid = {}
         for holder, parts in shares.items():
             if dealer not in parts:
@@ -267,10 +254,8 @@ class SumServer:
         what = f"clients sent a share of client {dealer}'s secret"
         check_enough(len(valid), needed, what, self._named())
         # The dealer's own share has no commitment, so it is used only where the others are too few.
-        others = {holder: share for holder, share in valid.items() if holder != dealer}
-        if len(others) >= needed:
-            valid = others
-        return keys.recover(valid, needed)
+        others = len(valid) - (dealer in valid)
+        return keys.recover(valid, needed, dealer if others >= needed else None)
 
     def _committed(self, dealer: int, holder: int, kind: bytes, share: bytes) -> bool:
         data = self._dealt[dealer].get(holder)
@@ -315,9 +300,9 @@ def masked_sum(
     identities = identities or {}
     clients = {number: SumClient(plan, number, identities.get(number)) for number in codes}
     server = SumServer(plan)
-    near = server.advertise({number: client.advertise() for number, client in clients.items()})
-    left = set(near) - set(gone_before_sharing)
-    inboxes = server.deal({number: clients[number].share(near[number]) for number in sorted(left)})
+    roster = server.advertise({number: client.advertise() for number, client in clients.items()})
+    left = set(roster) - set(gone_before_sharing)
+    inboxes = server.deal({number: clients[number].share(roster) for number in sorted(left)})
     left -= set(gone_before_masking)
     u1 = server.dealers()
     for number in sorted(left):

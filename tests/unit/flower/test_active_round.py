@@ -43,7 +43,6 @@ from unit.flower.secure_kit import (
 from unit.node.makers import write_policy
 
 pytestmark = pytest.mark.filterwarnings("ignore::quietbit.flower.SeededRngWarning")
-NEAR = ACTIVE | {"quietbit.masks.neighbours": 4, "quietbit.masks.share-threshold": 3}
 
 
 def plain(before, stayed, number=1, config=ACTIVE):
@@ -74,10 +73,8 @@ def plain(before, stayed, number=1, config=ACTIVE):
     ],
     ids=str,
 )
-def test_the_masked_sum_is_the_plain_sum_bit_for_bit(pattern, monkeypatch):
-    for module in ("node.request", "secagg.plan"):  # neighbours are for many, tests have few
-        monkeypatch.setattr(f"quietbit.{module}.SPARSE_FROM", 2)
-    config = NEAR if set(pattern) & {"shares", "confirm"} else ACTIVE
+def test_the_masked_sum_is_the_plain_sum_bit_for_bit(pattern):
+    config = ACTIVE
     room = Room({(step, node) for step, nodes in pattern.items() for node in nodes}, config=config)
     strategy, (before, after) = run(room, config=config)
     stayed = [

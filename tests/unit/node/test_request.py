@@ -55,9 +55,7 @@ def test_a_plan_is_of_everything_that_clients_must_agree_on():
     for name, value in parts.items():
         part = replace(one.sum, **{name: value})
         contexts.add(sum_plan(replace(one, sum=part), MECHANISM, None).context)
-    near = [replace(one.sum, neighbours=k, share_threshold=s) for k, s in ((3, 2), (3, 3), (4, 3))]
-    contexts |= {sum_plan(replace(one, sum=part), MECHANISM, None).context for part in near}
-    assert len(contexts) == 3 + len(others) + len(parts) + len(near)
+    assert len(contexts) == 3 + len(others) + len(parts)
     alike = {"node": 10, "client": 4, "sum": replace(one.sum, step="vector", number=2, table=b"x")}
     assert set(alike) | set(others) == {field.name for field in fields(Request)}
     assert sum_plan(replace(one, **alike), MECHANISM, None).context == plan.context
@@ -80,17 +78,6 @@ def test_sizes_that_the_threshold_does_not_fit_are_refused():
         with refuses("threshold", 4):
             sum_plan(asked(clients, server="active"), MECHANISM, members[:clients])
     assert sum_plan(asked(5, server="active"), MECHANISM, members[:5]).most_colluders == 2
-    for clients, threshold, neighbours, near in (
-        (6, 4, 22, None),
-        (99, 60, 20, None),
-        (100, 60, 20, 20),
-    ):
-        found = sum_plan(
-            asked(clients, threshold, neighbours=neighbours, share_threshold=15), MECHANISM, None
-        )
-        assert found.neighbours == near  # few clients: everybody deals with everybody
-    with refuses("share_threshold", 10):
-        sum_plan(asked(100, 60, neighbours=20, share_threshold=10), MECHANISM, None)
     with refuses("sum", None):
         sum_plan(replace(asked(), sum=None), MECHANISM, None)
 

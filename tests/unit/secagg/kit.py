@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from functools import lru_cache
-from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -29,24 +28,13 @@ def plan_of(
     threshold: int,
     *,
     active: bool = True,
-    near: tuple[int, int] | None = None,
     name: bytes = b"round",
     dimension: int = DIMENSION,
     largest_code: int = 1,
     terms: bytes = b"mechanism",
 ) -> SumPlan:
     members = tuple(identity(number).public for number in range(1, clients + 1)) if active else None
-    with patch("quietbit.secagg.plan.SPARSE_FROM", 2):  # neighbours are for many, tests have few
-        return SumPlan(
-            clients,
-            threshold,
-            dimension,
-            name,
-            largest_code,
-            *(near or (None, None)),
-            members,
-            terms,
-        )
+    return SumPlan(clients, threshold, dimension, name, largest_code, members, terms)
 
 
 def codes_for(plan: SumPlan, seed: int = 5) -> dict[int, np.ndarray]:
@@ -68,12 +56,12 @@ class Room:
 
     def advertised(self) -> Room:
         self.published = {i: client.advertise() for i, client in self.clients.items()}
-        self.near = self.server.advertise(self.published)
+        self.roster = self.server.advertise(self.published)
         return self
 
     def dealt(self) -> Room:
         self.advertised()
-        self.parts = {i: client.share(self.near[i]) for i, client in self.clients.items()}
+        self.parts = {i: client.share(self.roster) for i, client in self.clients.items()}
         self.inboxes = self.server.deal(self.parts)
         self.u1 = self.server.dealers()
         return self

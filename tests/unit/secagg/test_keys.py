@@ -39,6 +39,19 @@ def test_every_large_enough_set_recovers_and_no_smaller_one(secret: bytes) -> No
                     recover(part, 3)
 
 
+def test_a_share_that_is_left_out_does_not_count() -> None:
+    """Not by its number either: it may be anything."""
+    secret = bytes(range(16))
+    shares = share(secret, [1, 2, 3, 5, 8], 3)
+    for left_out in shares:
+        spoilt = {**shares, left_out: bytes(16)}
+        assert recover(spoilt, 3) != secret
+        assert recover(spoilt, 3, left_out) == secret
+    assert recover(shares, 3, 7) == secret
+    with refuses("number of shares", 2):
+        recover({holder: shares[holder] for holder in (1, 2, 3)}, 3, 2)
+
+
 def test_what_is_no_share_and_no_secret_is_refused() -> None:
     with refuses("secret"):
         share(b"\xff" * 16, [1, 2], 2)

@@ -74,7 +74,7 @@ def test_a_server_that_lies_needs_more_than_two_thirds(clients: int) -> None:
                 assert plan.most_colluders == (
                     2 * threshold - clients - 1 if named else threshold - 1
                 )
-                assert plan.exposure_upper(plan.most_colluders + 1, 2) == 1.0
+                assert not plan.protects(plan.most_colluders + 1, 2)
             else:
                 with refuses("threshold", threshold):
                     SumPlan(clients, threshold, 1, b"r", members=named, terms=b"m")
@@ -108,3 +108,12 @@ def test_lists_of_clients_are_bitmaps() -> None:
     for bad in (b"", b"\0", bytes(3), b"\0\x08"):
         with pytest.raises(InvalidParameter):
             plan.from_bitmap(bad)
+
+
+def test_a_thousand_clients_send_less_than_floats() -> None:
+    """Keys and shares do not grow with the model, and are most of a small one's bytes."""
+    plan = SumPlan(1000, 950, 39_700, b"r", members=members(1000), terms=b"m")
+    assert plan.uplink_size < 0.92 * 4 * 39_700
+    assert plan.uplink_size - plan.payload_size < 97_000
+    assert plan.protects(50, 900)
+    assert not plan.protects(50, 901)

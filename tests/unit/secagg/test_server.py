@@ -110,7 +110,7 @@ def test_nothing_secret_is_shown() -> None:
 
 @pytest.mark.parametrize("active", [False, True])
 def test_a_client_that_is_put_away_between_steps_goes_on_where_it_was(active: bool) -> None:
-    plan = plan_of(4, 3, active=active, near=(3, 3))
+    plan = plan_of(4, 3, active=active)
     room = Room(plan)
 
     def again() -> None:
@@ -122,11 +122,11 @@ def test_a_client_that_is_put_away_between_steps_goes_on_where_it_was(active: bo
 
     published = {i: client.advertise() for i, client in room.clients.items()}
     again()
-    near = room.server.advertise(published)
-    inboxes = room.server.deal({i: client.share(near[i]) for i, client in room.clients.items()})
+    roster = room.server.advertise(published)
+    inboxes = room.server.deal({i: client.share(roster) for i, client in room.clients.items()})
     again()
     with pytest.raises(ProtocolError, match="not the next"):
-        room.clients[1].share(near[1])
+        room.clients[1].share(roster)
     before = [room.clients[i].to_bytes() for i in room.clients]
     for i in (1, 2, 3):
         room.server.receive(
@@ -151,8 +151,8 @@ def test_a_client_that_is_put_away_between_steps_goes_on_where_it_was(active: bo
         with pytest.raises(ProtocolError, match="leaves the sum"):
             SumClient.from_bytes(plan, bad, who)
     for other in (
-        plan_of(4, 3, active=active, near=(3, 3), name=b"next"),
-        plan_of(4, 4, active=active, near=(3, 3)),
+        plan_of(4, 3, active=active, name=b"next"),
+        plan_of(4, 4, active=active),
     ):
         with pytest.raises(ProtocolError, match="plan"):
             SumClient.from_bytes(other, after[0], who)

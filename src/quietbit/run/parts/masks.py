@@ -64,6 +64,7 @@ from quietbit.secagg.codec import (
     Unmasking,
     pack_evidence,
     pack_inbox,
+    pack_roster,
     unpack_dealt,
     write_places,
 )
@@ -86,9 +87,8 @@ class Masks(Section):
     """``[masks]``: releases are summed behind masks, at the cost for ``honest`` honest clients.
 
     A sum needs at least ``threshold`` clients. ``server`` says what the server may do: ``active``,
-    lie (nodes have identities); ``honest-but-curious``, follow the protocol. ``neighbours`` are the
-    clients that each deals with, and ``share_threshold`` of them recover its secrets. A simulation
-    sums its cohort, and needs no field.
+    lie (nodes have identities); ``honest-but-curious``, follow the protocol. A simulation sums
+    its cohort, and needs no field.
     """
 
     title: ClassVar[str] = "masks"
@@ -97,27 +97,16 @@ class Masks(Section):
     of_engine: ClassVar[tuple[str, ...]] = (
         "threshold",
         "server",
-        "neighbours",
-        "share_threshold",
         "timeout",
     )
 
     threshold: int | None = choice(_clients)
     server: str | None = choice(Word(*(model.value for model in ServerModel)))
     honest: int | None = choice(_clients)
-    neighbours: int | None = choice(_clients)
-    share_threshold: int | None = choice(Whole(2))
     timeout: float = choice(Real(), TIMEOUT)
 
     def check(self) -> None:
-        """Refuse neighbours without a share threshold, and more honest clients than a sum has."""
-        neighbours = self.neighbours
-        shares = self.share_threshold
-        rule = "given with masks.share_threshold"
-        require(shares is None or neighbours is not None, "masks.neighbours", neighbours, rule)
-        rule = "given with masks.neighbours, and at most masks.neighbours + 1"
-        fits = neighbours is None or (shares is not None and shares <= neighbours + 1)
-        require(fits, "masks.share_threshold", shares, rule)
+        """Refuse more honest clients than a sum has."""
         if self.threshold is not None and self.honest is not None:
             rule = f"at most {self.threshold}, the threshold"
             require(self.honest <= self.threshold, "masks.honest", self.honest, rule)
@@ -209,8 +198,6 @@ class Masking(Part):
             threshold=check_int(masks.threshold, "quietbit.masks.threshold", 2),
             honest=check_int(masks.honest, "quietbit.masks.honest", 2),
             server=str(masks.server),
-            neighbours=masks.neighbours,
-            share_threshold=masks.share_threshold,
             table=step["table"],
         )
         return {"sum": part}
@@ -364,9 +351,9 @@ class MaskedRound(Round):
         self._plan = sum_plan(request, summable(self.mechanism), members)
         self._server = SumServer(self._plan)
         keys = self._step(KEYS, dict.fromkeys(self._left, table), self._keys)
-        rosters = self._server.advertise(keys)
-        self._left = [node for node in self._left if self._numbers[node] in rosters]
-        tables = {node: rosters[self._numbers[node]].to_bytes(self._plan) for node in self._left}
+        roster = self._server.advertise(keys)
+        self._left = [node for node in self._left if self._numbers[node] in roster]
+        tables = dict.fromkeys(self._left, pack_roster(roster))
         return self._server.deal(self._step(SHARES, tables, self._shares))
 
     def _members(self) -> tuple[tuple[bytes, ...], bytes]:
@@ -414,10 +401,10 @@ class MaskedRound(Round):
         return advertisement
 
     def _shares(self, data: bytes, node: Node) -> dict[int, bytes]:
-        """Read a node's shares; refuse a node that deals to some of those it chose alone."""
+        """Read a node's shares; refuse a node that deals to some of the others alone."""
         shares = unpack_dealt(data)
         holders = self._server.holders(self._numbers[node])
-        rule = "exactly the clients that it chose"
+        rule = "exactly the others of the roster"
         require(set(shares) == holders, "receivers of its shares", sorted(shares), rule)
         return shares
 
