@@ -52,7 +52,10 @@ def test_every_golden_ledger_is_read_priced_and_continued(golden):
     assert max(state.last_round("7"), state.last_round("9")) == last
     rules = policy(folder, **changes)
     honest = rules.min_honest_clients or 0
-    assert epsilon_spent(state, rules.caps[0], rules, honest) == epsilon
+    spent = epsilon_spent(state, rules.caps[0], rules, honest)
+    assert spent == pytest.approx(
+        epsilon, rel=1e-12
+    )  # the last digits are those of scipy's version
     old = (folder / "ledger.old").read_text().splitlines()
     assert [head.hex() for head in state.heads] == [
         hashlib.sha256(line.encode()).hexdigest() for line in old
