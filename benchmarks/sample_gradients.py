@@ -2,7 +2,7 @@
 
 Rows as quietbit makes them beside Opacus's modes, on the same model and batch.
 
-Idea     each makes one gradient per sample; medians of runs that take turns. `whole` is a batch of
+Idea     each makes one gradient per sample; medians of turns, each of some runs. `whole` is a batch of
          samples that lie side by side and fill their tiles. `drawn` is a batch drawn at random
          from ten times as many samples, as `dp_sgd_step` does it: samples keep the lane of their
          place, so that some slots stay empty. Opacus leaves gradients with their parameters; they
@@ -27,6 +27,7 @@ from torch import nn
 
 from quietbit.gradients import SampleGradients
 
+TURN = 0.02  # seconds at least, as batches follow each other in a training
 CROSS_ENTROPY = nn.CrossEntropyLoss(reduction="none")
 
 
@@ -107,17 +108,18 @@ def opacus_rows(model: Any, data: tuple[Any, Any], mode: str) -> Callable[[], An
     return run
 
 
-def timed(run: Callable[[], Any], device: str) -> float:
-    """Return seconds: of the processor with one thread on a CPU, else on the clock."""
+def timed(run: Callable[[], Any], device: str, times: int = 1) -> float:
+    """Return seconds of one run: of the processor with one thread on a CPU, else on the clock."""
     if device != "cpu":
         torch.cuda.synchronize()
     alone = device == "cpu" and torch.get_num_threads() == 1
     clock = time.process_time if alone else time.perf_counter
     began = clock()
-    run()
+    for _ in range(times):
+        run()
     if device != "cpu":
         torch.cuda.synchronize()
-    return clock() - began
+    return (clock() - began) / times
 
 
 def main() -> None:
@@ -147,10 +149,11 @@ def main() -> None:
                     [part.grad_sample.flatten(1) for part in result.parameters()], dim=1
                 )
                 assert float((rows - wanted).norm() / wanted.norm()) < 1e-3, way
+        often = {way: int(TURN / timed(run, given.device)) + 1 for way, run in runs.items()}
         times: dict[str, list[float]] = {way: [] for way in runs}
         for _ in range(given.repeats):
             for way, run in runs.items():
-                times[way].append(timed(run, given.device))
+                times[way].append(timed(run, given.device, often[way]))
         middles = {way: statistics.median(seconds) for way, seconds in times.items()}
         opacus = [middle for way, middle in middles.items() if way.startswith("opacus")]
         base = min(opacus, default=float("nan"))

@@ -19,6 +19,7 @@ Not covered: what code that runs on one sample at a time keeps outside of the mo
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -45,12 +46,11 @@ Result = TypeVar("Result")
 
 LOGGER = logging.getLogger(__name__)
 LANES = 16  # float32 of 64 bytes, the widest alignment that kernels look at
-GPU_TILE = 256
-CPU_TILE = 256
-CPU_LEAST = 64  # the least tile where rows are too long for the cache
-CPU_CACHE = 1 << 22  # numbers of a tile that fit the cache
-CPU_NUMBERS = 1 << 26  # the most numbers of a tile
-GPU_NUMBERS = 1 << 29
+_ALONE = threading.Lock()  # the number of torch's threads is the process's
+LEAST_TILE = 64
+MOST_TILE = 512
+CPU_CACHE = 1 << 22  # numbers that fit the cache
+GPU_NUMBERS = 1 << 29  # the most numbers of a pass
 
 
 @final
@@ -81,18 +81,21 @@ class SampleGradients:
         self._sizes = [part.numel() for part in parameters.values()]
         self._device = next(iter(parameters.values())).device
         self._dimension = sum(self._sizes)
-        self._tile = self._tile_size(tile)
         self._check_data(data)
-        inputs, targets = (self._empty(part) for part in data)
-        self._traced: TracedGradient | None = None
         self._code = CodeGradient(model, loss)
+        self._traced: TracedGradient | None = None
+        self._tile = LANES
         try:
-            self._traced = TracedGradient(model, loss, inputs, targets)
+            traced = TracedGradient(model, loss, *self._empty(data, 1, each=True))
+            self._tile = self._tile_size(tile, traced.numbers)
+            traced.spread(*self._empty(data, self._tile))
+            self._traced = traced
         except NotTraceable as reason:
             LOGGER.debug("quietbit: rows are computed one by one.", exc_info=reason)
-            self._code.check(inputs, targets)
+            self._code.check(*self._empty(data, 1))
+        most = (GPU_NUMBERS if self._device.type == "cuda" else CPU_CACHE) // self._dimension
         # Fresh memory takes longer to get than to fill.
-        self._buffers = [self._new_rows(self._tile) for _ in range(self._passes_at_once())]
+        self._buffer = self._new_rows(max(1, min(self._tile, most)))
 
     @property
     def way(self) -> str:
@@ -100,22 +103,38 @@ class SampleGradients:
         return "single" if self._traced is None else "mapped"
 
     def pieces(self, data: tuple[Any, Any], places: Places) -> Iterator[tuple[Places, Tensor]]:
-        """Yield the samples' rows, a tile at a time, with their indices in ``places``.
+        """Yield the samples' rows, some at a time, with their indices in ``places``.
 
         ``places`` are the samples' places in the data. Use the rows before the next iteration: the
         memory is reused.
         """
         self._check_data(data)
+        if self._traced is None:
+            yield from self._one_by_one(data, places)
+            return
         tiles = list(arranged(places, self._tile))
-        together = len(self._buffers)
+        together = self._passes_at_once(self._traced)
         for start in range(0, len(tiles), together):
-            group = zip(tiles[start : start + together], self._buffers, strict=False)
-            yield from side_by_side([partial(self._rows, data, places, *job) for job in group])
+            group = tiles[start : start + together]
+            jobs = [partial(self._passed, self._traced, data, places, *tile) for tile in group]
+            for (chosen, slots), (slopes, broken) in zip(group, side_by_side(jobs), strict=True):
+                for first in range(0, len(slots), len(self._buffer)):
+                    some = slice(first, first + len(self._buffer))
+                    rows = self._put(slopes, slots[some])
+                    if broken:
+                        rows[np.flatnonzero(np.isin(slots[some], broken))] = float("nan")
+                    yield chosen[some], rows
+
+    def _one_by_one(self, data: tuple[Any, Any], places: Places) -> Iterator[tuple[Places, Tensor]]:
+        for index, place in enumerate(places.tolist()):
+            sample = [part[place : place + 1].to(self._device) for part in data]
+            slopes = self._tried(partial(self._code.slopes, *sample))
+            yield np.array([index]), self._put(slopes, np.zeros(1, np.int64))
 
     def __call__(self, data: tuple[Any, Any]) -> Tensor:
         """Return the rows of all samples of ``data``, float32, in their order."""
         rows = self._new_rows(len(data[0]))
-        for chosen, piece in self.pieces(data, np.arange(len(data[0]))):
+        for chosen, piece in self.pieces(data, np.arange(len(rows))):
             rows[int(chosen[0]) : int(chosen[-1]) + 1] = piece
         return rows
 
@@ -123,38 +142,49 @@ class SampleGradients:
         shape = (count, self._dimension)
         return self._torch.empty(shape, dtype=self._torch.float32, device=self._device)
 
-    def _tile_size(self, tile: int | None) -> int:
+    def _tile_size(self, tile: int | None, numbers: int) -> int:
+        """Return how many samples a pass takes, each of which computes some numbers."""
         if tile is not None:
             size = check_int(tile, "chunk", 1)
         elif self._device.type == "cuda":
-            size = min(GPU_TILE, GPU_NUMBERS // self._dimension)
+            size = min(MOST_TILE, GPU_NUMBERS // numbers)
         else:
-            size = max(CPU_LEAST, min(CPU_TILE, CPU_CACHE // self._dimension))
-            size = min(size, CPU_NUMBERS // self._dimension)
+            size = max(LEAST_TILE, min(MOST_TILE, CPU_CACHE // numbers))
         if tile is None:
-            size = 1 << (max(1, size).bit_length() - 1)  # batches are often of 2^n samples
+            size = 1 << (max(1, size).bit_length() - 1)
         if size > LANES:
             size = size // LANES * LANES
         return size
 
-    def _passes_at_once(self) -> int:
+    def _passes_at_once(self, traced: TracedGradient) -> int:
         """Return how many tiles are computed side by side, one per thread."""
-        traced = self._traced
-        if traced is None or traced.draws or self._device.type != "cpu":
+        if traced.draws or self._device.type != "cpu":
             return 1
-        threads = int(self._torch.get_num_threads())
-        most = int(CPU_NUMBERS // (self._tile * self._dimension))
-        return max(1, min(threads, most))
+        return int(self._torch.get_num_threads())
 
-    def _rows(
-        self, data: tuple[Any, Any], places: Places, tile: tuple[Places, Places], buffer: Tensor
-    ) -> tuple[Places, Tensor]:
-        """Return the indices of a tile's samples, and their rows in the buffer."""
-        chosen, slots = tile
+    def _passed(
+        self,
+        traced: TracedGradient,
+        data: tuple[Any, Any],
+        places: Places,
+        chosen: Places,
+        slots: Places,
+    ) -> tuple[Sequence[Slope] | None, list[int]]:
+        """Return the gradients of a tile, and the slots of samples that have none."""
         inputs, targets = self._filled(data, places[chosen], slots)
-        rows = buffer[: len(slots)]
-        self._write(inputs, targets, slots, rows)
-        return chosen, rows
+        slopes = self._tried(partial(traced.slopes, inputs, targets))
+        if slopes is not None:
+            return slopes, []
+        broken = []
+        for slot in slots.tolist():  # each alone in its slot, among zeros
+            tiles = [self._torch.zeros_like(part) for part in (inputs, targets)]
+            for tile, part in zip(tiles, (inputs, targets), strict=True):
+                tile[slot] = part[slot]
+            if self._tried(partial(traced.slopes, *tiles)) is None:
+                broken.append(slot)
+        inputs[broken] = 0
+        targets[broken] = 0
+        return self._tried(partial(traced.slopes, inputs, targets)), broken
 
     def _check_data(self, data: tuple[Any, Any]) -> None:
         for part in data:
@@ -165,72 +195,49 @@ class SampleGradients:
         rule = "as many targets as inputs"
         require(len(inputs) == len(targets), "data", f"{len(inputs)} and {len(targets)}", rule)
 
-    def _empty(self, part: Tensor) -> Tensor:
-        shape = (self._tile, *part.shape[1:])
-        return self._torch.zeros(shape, dtype=part.dtype, device=self._device)
+    def _empty(self, data: tuple[Any, Any], count: int, *, each: bool = False) -> list[Tensor]:
+        """Return zeros in place of ``count`` samples, or of ``each`` one."""
+        empty = []
+        for part in data:
+            shape = part.shape[1:] if each else (count, *part.shape[1:])
+            empty.append(self._torch.zeros(shape, dtype=part.dtype, device=self._device))
+        return empty
 
     def _filled(self, data: tuple[Any, Any], places: Places, slots: Places) -> list[Tensor]:
         """Return tiles of inputs and targets, with the samples at these places in these slots."""
         chosen = self._torch.from_numpy(places)
-        samples = [part[chosen.to(part.device)].to(self._device) for part in data]
-        tiles = [self._empty(part) for part in data]
         where = self._torch.from_numpy(slots).to(self._device)
-        for tile, part in zip(tiles, samples, strict=True):
-            tile[where] = part.detach()
+        tiles = self._empty(data, self._tile)
+        for tile, part in zip(tiles, data, strict=True):
+            samples = part.detach().index_select(0, chosen.to(part.device))
+            tile.index_copy_(0, where, samples.to(self._device))
         return tiles
 
-    def _write(self, inputs: Tensor, targets: Tensor, slots: Places, out: Tensor) -> None:
-        """Write the rows of these slots; a sample that raises has NaN in its own row."""
-        if self._traced is None:
-            for row, slot in enumerate(slots.tolist()):
-                slopes = self._tried(inputs[slot : slot + 1], targets[slot : slot + 1])
-                self._put(slopes, np.zeros(1, np.int64), out[row : row + 1])
-            return
-        slopes = self._tried(inputs, targets)
-        if slopes is None:
-            broken = [slot for slot in slots.tolist() if not self._has_row(inputs, targets, slot)]
-            inputs[broken] = 0
-            targets[broken] = 0
-            slopes = self._tried(inputs, targets)
-            self._put(slopes, slots, out)
-            out[np.flatnonzero(np.isin(slots, broken))] = float("nan")
-            return
-        self._put(slopes, slots, out)
-
-    def _has_row(self, inputs: Tensor, targets: Tensor, slot: int) -> bool:
-        """Return whether a sample alone in its slot, among zeros, has a gradient."""
-        tiles = []
-        for part in (inputs, targets):
-            tile = self._torch.zeros_like(part)
-            tile[slot] = part[slot]
-            tiles.append(tile)
-        return self._tried(tiles[0], tiles[1]) is not None
-
-    def _tried(self, inputs: Tensor, targets: Tensor) -> Sequence[Slope] | None:
-        """Return the gradients of a tile, or of a sample alone; None if there are none."""
+    def _tried(self, slopes: Callable[[], Sequence[Slope]]) -> Sequence[Slope] | None:
+        """Return the gradients; None where the model or the loss raises."""
         try:
-            if self._traced is None:
-                return self._code.slopes(inputs, targets)
-            return self._traced.slopes(inputs, targets)
+            return slopes()
         except Exception as error:
             LOGGER.error("quietbit: a sample has no gradient; its row is zero.")
             LOGGER.debug("quietbit: no gradient.", exc_info=error)
             return None
 
-    def _put(self, slopes: Sequence[Slope] | None, slots: Places, out: Tensor) -> None:
-        """Write the gradients of these slots, one parameter after the other."""
+    def _put(self, slopes: Sequence[Slope] | None, slots: Places) -> Tensor:
+        """Return the rows of these slots: their gradients, one parameter after the other."""
+        rows = self._buffer[: len(slots)]
         if slopes is None:
-            out.fill_(float("nan"))
-            return
+            return rows.fill_(float("nan"))
         chosen = self._torch.from_numpy(slots).to(self._device)
-        pieces = out.split(self._sizes, dim=1)
+        pieces = rows.split(self._sizes, dim=1)
         for piece, shape, slope in zip(pieces, self._shapes, slopes, strict=True):
             view = piece.unflatten(1, shape or (1,))
             if isinstance(slope, tuple):
                 column, row = slope
-                self._torch.mul(column[chosen], row[chosen], out=view)
+                factors = (column.index_select(0, chosen), row.index_select(0, chosen))
+                self._torch.mul(*factors, out=view)
             else:
-                view.copy_(slope[chosen].reshape(view.shape))
+                view.copy_(slope.index_select(0, chosen).reshape(view.shape))
+        return rows
 
 
 def sample_gradients(
@@ -273,22 +280,21 @@ def side_by_side(jobs: Sequence[Callable[[], Result]]) -> list[Result]:
     """Return what the jobs return, each computed by one thread of torch.
 
     Where several threads share an operation, the last numbers of a thread's part are computed by
-    other instructions, and rounded differently: a row would depend on its slot.
+    other instructions, and rounded differently: a row would depend on its slot. The number is one
+    of the process for some of torch's libraries, so it is put back when all jobs are done.
     """
     torch: Any = require_module("torch", "torch")
-    threads = torch.get_num_threads()
-
-    def alone(job: Callable[[], Result]) -> Result:
+    with _ALONE:
+        threads = torch.get_num_threads()
         torch.set_num_threads(1)
         try:
-            return job()
+            if len(jobs) == 1:
+                return [jobs[0]()]
+            set_one = partial(torch.set_num_threads, 1)
+            with ThreadPoolExecutor(len(jobs), initializer=set_one) as pool:
+                return list(pool.map(lambda job: job(), jobs))
         finally:
             torch.set_num_threads(threads)
-
-    if len(jobs) == 1:
-        return [alone(jobs[0])]
-    with ThreadPoolExecutor(len(jobs)) as pool:
-        return list(pool.map(alone, jobs))
 
 
 def refuse_batch_statistics(model: Any) -> None:

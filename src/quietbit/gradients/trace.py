@@ -22,7 +22,8 @@ from __future__ import annotations
 import copy
 import operator
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, TypeAlias, final
 
 from quietbit.errors import InvalidParameter, require, require_module
@@ -54,30 +55,48 @@ class TracedGradient:
     buffers are read anew for each pass.
     """
 
-    def __init__(self, model: Any, loss: Loss, inputs: Tensor, targets: Tensor) -> None:
+    def __init__(self, model: Any, loss: Loss, given: Tensor, target: Tensor) -> None:
         """Record the gradient; raise `NotTraceable` if that cannot be done.
 
         Args:
             model: is copied before its code runs.
             loss: is copied, too.
-            inputs: a tile of which only the shape, the dtype and the device are used.
-            targets: likewise.
+            given: the input of one sample, of which only the shape, dtype and device are used.
+            target: likewise.
         """
         torch: Any = require_module("torch", "torch")
         self._torch = torch
         self._model = model
-        self._device = inputs.device
+        self._device = given.device
+        with self._tracing():
+            self._one = self._recorded(model, loss, self._state(), given, target)
+            self._pairs = _split_products(torch, self._one.graph)
+            self._one.recompile()
+            #: Whether a pass draws random numbers.
+            self.draws = _draws(torch, self._one.graph)
+
+    @property
+    def numbers(self) -> int:
+        """How many numbers are computed per sample."""
+        values = [node.meta.get("val") for node in self._one.graph.nodes]
+        sizes = [value.numel() for value in values if isinstance(value, self._torch.Tensor)]
+        return max(1, int(sum(sizes)))
+
+    def spread(self, inputs: Tensor, targets: Tensor) -> None:
+        """Map the record over a tile of zeros; raise `NotTraceable` if that cannot be done."""
+        torch = self._torch
         state = self._state()
+        axes = (*[None] * len(state), 0, 0)
+        with self._tracing():
+            one = _with_patches(torch, self._one)
+            mapped = torch.func.vmap(one, in_dims=axes, randomness="different")
+            self._tile = _record(mapped, "real", *state, inputs, targets)
+
+    @contextmanager
+    def _tracing(self) -> Iterator[None]:
         try:
             with _TRACING, private_randomness_of_code():
-                one = self._recorded(model, loss, state, inputs[0], targets[0])
-                self._pairs = _split_products(torch, one.graph)
-                one.recompile()
-                #: Whether a pass draws random numbers.
-                self.draws = _draws(torch, one.graph)
-                axes = (*[None] * len(state), 0, 0)
-                mapped = torch.func.vmap(one, in_dims=axes, randomness="different")
-                self._tile = _record(mapped, "real", *state, inputs, targets)
+                yield
         except InvalidParameter:
             raise
         except Exception as error:
@@ -222,3 +241,62 @@ def _split_products(torch: Any, graph: Any) -> list[bool]:
     end.args = (tuple(results),)
     graph.eliminate_dead_code()
     return pairs
+
+
+def _with_patches(torch: Any, module: Any) -> Callable[..., Any]:
+    """Return the function of a graph, with the weights' gradients of convolutions as products.
+
+    Torch maps these by a convolution with a group per sample, which takes longer.
+    """
+    backward = torch.ops.aten.convolution_backward.default
+
+    class WithPatches(torch.fx.Interpreter):  # type: ignore[misc]
+        def call_function(self, target: Any, args: Any, kwargs: Any) -> Any:
+            if target is backward and args[1].dim() == 4 and args[10][1] and not args[7]:
+                return _patch_products(torch, *args)
+            return super().call_function(target, args, kwargs)
+
+    return WithPatches(module).run  # type: ignore[no-any-return]
+
+
+def _patch_products(
+    torch: Any,
+    slope: Tensor,
+    given: Tensor,
+    weight: Tensor,
+    bias: Any,
+    stride: list[int],
+    padding: list[int],
+    dilation: list[int],
+    transposed: bool,
+    output_padding: list[int],
+    groups: int,
+    wanted: list[bool],
+) -> tuple[Tensor | None, Tensor, Tensor | None]:
+    """Return what convolution_backward does, of images: gradients of input, weight and bias."""
+    of_input = None
+    if wanted[0]:
+        of_input = torch.ops.aten.convolution_backward.default(
+            slope,
+            given,
+            weight,
+            bias,
+            stride,
+            padding,
+            dilation,
+            transposed,
+            output_padding,
+            groups,
+            [True, False, False],
+        )[0]
+    tall, wide = padding
+    patches = torch.nn.functional.pad(given, (wide, wide, tall, tall))
+    for axis in (0, 1):
+        size = dilation[axis] * (weight.shape[2 + axis] - 1) + 1
+        patches = patches.unfold(2 + axis, size, stride[axis])
+    patches = patches[..., :: dilation[0], :: dilation[1]].permute(0, 1, 4, 5, 2, 3)
+    columns = patches.reshape(groups, -1, slope.shape[2] * slope.shape[3])
+    rows = slope.reshape(groups, -1, columns.shape[2])
+    of_weight = torch.bmm(rows, columns.transpose(1, 2)).reshape(weight.shape)
+    of_bias = slope.sum(dim=(0, 2, 3)) if wanted[2] else None
+    return of_input, of_weight, of_bias
