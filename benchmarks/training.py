@@ -25,9 +25,9 @@ from quietbit import Plan
 from quietbit.kernel.base import packed_size
 from quietbit.kernel.rng import secure_rng
 from quietbit.kernel.select import select
-from quietbit.local.collect import Collector, make_collector
+from quietbit.local.clients import ClientSide
+from quietbit.local.loop import play_round
 from quietbit.local.problem import LocalPlan
-from quietbit.local.round import open_round
 from quietbit.mechanism.ball import Ball, Norm
 from quietbit.mechanism.interpolated import InterpolatedMVU
 from quietbit.target import Adjacency
@@ -71,14 +71,12 @@ def setup(cohort: int) -> Bench:
     return Bench(problem, mechanism, plan, LocalPlan(Norm.L2, CLIP))
 
 
-def whole_rounds(bench: Bench, collector: Collector, rounds: int, cohort: int) -> float:
+def whole_rounds(bench: Bench, side: ClientSide, rounds: int, cohort: int) -> float:
     parameters, best = np.zeros(bench.problem.dimension, dtype=np.float32), float("inf")
     for number in range(rounds + 1):
         clients = np.random.default_rng(number).permutation(EXAMPLES)[:cohort].astype(np.int64)
         began = time.perf_counter()
-        current = open_round(number + 1, clients, bench.mechanism)
-        collector.collect(current, parameters)
-        current.mean()
+        play_round(number + 1, clients, bench.mechanism, side, parameters).mean()
         best = min(best, time.perf_counter() - began) if number else best
     return best
 
@@ -204,7 +202,7 @@ def main() -> None:
     with threadpool_limits(limits=1):
         torch.set_num_threads(1)  # the published round's tensors are too short to gain from more
         ways = (bench.problem, bench.steps, bench.plan, bench.mechanism, arguments.threads)
-        whole = whole_rounds(bench, make_collector(*ways), arguments.rounds, arguments.cohort)
+        whole = whole_rounds(bench, ClientSide(*ways), arguments.rounds, arguments.cohort)
         alone = kernel_alone(bench, arguments.rounds)
         published = published_round(bench, max(1, arguments.rounds // 2), arguments.cohort)
     print(

@@ -17,8 +17,8 @@ from plans import flat_plan
 from quietbit import Adjacency, Ball, InvalidParameter, Norm, Plan, QuietbitError
 from quietbit.auditor.ratio import clopper_pearson
 from quietbit.local import Training
-from quietbit.local.collect import UplinkCollector, make_collector
-from quietbit.local.round import open_round
+from quietbit.local.clients import ClientSide
+from quietbit.local.loop import play_round
 from quietbit.mechanism.adaptive_clip import AdaptiveClip, Scout
 from quietbit.mechanism.batch import PoissonBatch
 from quietbit.mechanism.projected import Projected
@@ -76,8 +76,7 @@ def test_a_path_tells_a_scout_s_length_no_better_than_its_price(adjacency: str) 
 
     problem = Two()
     mechanism: Any = plan.mechanism_for(problem.dimension)
-    collects = make_collector(problem, Training(0.1, 1).local(plan), plan, mechanism, 1)
-    assert isinstance(collects, UplinkCollector)
+    side = ClientSide(problem, Training(0.1, 1).local(plan), plan, mechanism)
 
     def smaller(length: float) -> tuple[float, float]:
         """How often the answer, which the server pools before it moves, is that the clip is too
@@ -88,10 +87,9 @@ def test_a_path_tells_a_scout_s_length_no_better_than_its_price(adjacency: str) 
         for _ in range(TRIALS):
             assert plan.scouts is not None
             scouting = Scouting(plan, plan.scouts)
-            current = open_round(1, np.arange(2), mechanism, parts=(scouting,))
-            current.ask()
-            collects.collect(current, np.zeros(problem.dimension, np.float32))
-            current.close()
+            start = np.zeros(problem.dimension, np.float32)
+            current = play_round(1, np.arange(2), mechanism, side, start, (scouting,))
+            scouting.close(current.closed())
             paths.append(scouting.moving._weighted / scouting.moving._precision)
         assert len(set(paths)) == 2
         return clopper_pearson(sum(share > 0.5 for share in paths), TRIALS, DOUBT)

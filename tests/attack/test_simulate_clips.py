@@ -81,7 +81,7 @@ def test_a_row_that_is_too_long_is_what_its_clipped_self_would_be(kind):
 @pytest.mark.parametrize("bad", [np.nan, -np.inf])
 def test_a_row_that_is_not_finite_is_refused_before_a_bit_is_drawn(kind, bad, monkeypatch):
     drawn = []
-    make = quietbit.local.collect.client_rng
+    make = quietbit.local.clients.client_rng
 
     def counted(*given):
         inner = make(*given)
@@ -98,7 +98,7 @@ def test_a_row_that_is_not_finite_is_refused_before_a_bit_is_drawn(kind, bad, mo
 
         return of
 
-    monkeypatch.setattr(quietbit.local.collect, "client_rng", counted)
+    monkeypatch.setattr(quietbit.local.clients, "client_rng", counted)
     row = np.zeros(D)
     row[3] = bad
     found = run(row, kind)

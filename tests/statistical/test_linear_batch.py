@@ -16,9 +16,9 @@ from scipy import stats
 
 import quietbit
 from plans import flat_plan
-from quietbit.local.collect import UplinkCollector
+from quietbit.local.clients import ClientSide
+from quietbit.local.loop import play_round
 from quietbit.local.problem import LocalPlan
-from quietbit.local.round import open_round
 from quietbit.mechanism.ball import Ball, Norm
 from quietbit_lab.baseline.noise import Laplace, Sign
 from quietbit_lab.baseline.skellam import Skellam
@@ -117,12 +117,10 @@ def test_mean_and_variance_are_those_of_the_per_client_path(digits, name, rounds
         rng="seeded",
         seed=seed(42),
     )
-    collector = UplinkCollector(problem, LocalPlan(Norm.L2, CLIP), plan, mechanism)
+    side = ClientSide(problem, LocalPlan(Norm.L2, CLIP), plan, mechanism)
     released = []
     for number in range(1, rounds + 1):
-        current = open_round(number, clients, mechanism)
-        collector.collect(current, parameters)
-        released.append(current.mean())
+        released.append(play_round(number, clients, mechanism, side, parameters).mean())
     theirs = np.array(released)
     assert_sums(theirs.sum(axis=0), len(theirs) * means, len(theirs) * spread, largest)
     # All coordinates together: squares in units of the variance. Their mean is 1, fourth moments

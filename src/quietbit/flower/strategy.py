@@ -54,12 +54,12 @@ from quietbit.flower.stragglers import HurriedGrid
 from quietbit.flower.transport import GridTransport, address, reply_of, wire_sizes
 from quietbit.run.layout import NotFinite
 from quietbit.run.messages import Asked
-from quietbit.run.part import Part, Step
+from quietbit.run.part import Model, Part, Step
 from quietbit.run.parts.evaluation import Evaluating
 from quietbit.run.parts.subspace import Basis
 from quietbit.run.plan import Plan
 from quietbit.run.report import Report
-from quietbit.run.round import Model, Round
+from quietbit.run.round import Round
 from quietbit.run.server import Run
 from quietbit.secagg.identity import Directory
 from quietbit.wire.downlink import Diverged
@@ -124,6 +124,7 @@ class PrivateStrategy(Strategy):
         self._evaluating = self._run.find(Evaluating)
         self._round: Round | None = None
         self._answers: Round | None = None
+        self._transport: GridTransport | None = None
         self._planned = 0
         self._scores: list[dict[str, float]] = []
         self._history: list[MetricRecord] = []  # of rounds and evaluations, as Flower keeps them
@@ -188,6 +189,7 @@ class PrivateStrategy(Strategy):
             )
         for reply in replies:
             current.take(reply_of(reply))
+        self._finish(current)
         arrays = None
         metrics = MetricRecord()
         try:
@@ -265,7 +267,7 @@ class PrivateStrategy(Strategy):
     def _model(self, arrays: ArrayRecord) -> Model:
         """Return the model of a round; refuse one that is not finite."""
         engine = f"{type(self.inner).__name__} is not plain averaging"
-        model = Model.of(dict(arrays), self.settings, self._step, engine)
+        model = Model.of(dict(arrays), self.settings.local_arrays, self._step, engine)
         model.layout.check_finite(arrays)
         return model
 
@@ -283,8 +285,15 @@ class PrivateStrategy(Strategy):
         kind = messages[0].metadata.message_type if messages else MessageType.TRAIN
         if requests and all(self._run.excludes(node) for node in grid.get_node_ids()):
             raise QuietbitError(f"{self.report().promise()} No other node is left. {PROTECT}")
-        requests = self._run.ask(current, requests, GridTransport(grid, kind))
-        return address(requests, messages, arrays)
+        current.start(self._run.allowed(requests))
+        self._transport = GridTransport(grid, kind)
+        ask = self._transport.drive(current)
+        return [] if ask is None else address(ask, current, messages, arrays)
+
+    def _finish(self, current: Round) -> None:
+        """Ask what a round asks once its releases are here: what unmasks a sum."""
+        if self._transport is not None:
+            self._transport.drive(current)
 
     def _outlook(self, asked: int, grid: Grid) -> None:
         """Say what to expect of a run that asks this many nodes in each round."""
@@ -323,6 +332,7 @@ class PrivateStrategy(Strategy):
         """Close the evaluation that is open; return its estimates and the cost so far."""
         if self._evaluating is None or self._answers is None:
             return {}
+        self._finish(self._answers)
         report = self._run.close_answers(self._answers, self._answers.number)
         self._answers = None
         return estimate_metrics(report, self._run.epsilon_upper())

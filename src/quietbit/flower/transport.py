@@ -16,15 +16,25 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, Re
 from flwr.serverapp import Grid
 from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects
 
-from quietbit.run.messages import CRASHED, DECLINED, METRICS, RECORD, SUM, Asked, Reply, numbers_of
+from quietbit.run.messages import (
+    CRASHED,
+    DECLINED,
+    METRICS,
+    RECORD,
+    SUM,
+    Ask,
+    Reply,
+    numbers_of,
+)
+from quietbit.run.round import Round
 
 __all__ = ["GridTransport", "address", "is_unprotected", "numbers_in", "reply_of", "wire_sizes"]
 
 PIECES = f"{RECORD}-"  # how the names of the further records of a long release begin
 
 
-def address(requests: list[Asked], messages: list[Message], model: ArrayRecord) -> list[Message]:
-    """Return the messages of requests, each with its records, and note them as sent.
+def address(ask: Ask, current: Round, messages: list[Message], model: ArrayRecord) -> list[Message]:
+    """Return the messages of what a round asks, each with its records, and note their sizes.
 
     ``messages`` are the inner strategy's, by the requests' places; ``model`` is left out of those
     whose nodes have it.
@@ -32,7 +42,7 @@ def address(requests: list[Asked], messages: list[Message], model: ArrayRecord) 
     contents: dict[tuple[Any, ...], RecordDict] = {}
     made: dict[int, ConfigRecord | ArrayRecord] = {}
     addressed = []
-    for asked in requests:
+    for asked in ask.requests:
         message = messages[asked.place]
         content = message.content
         key = (id(content), asked.carries_model, *map(id, asked.records.values()))
@@ -48,12 +58,7 @@ def address(requests: list[Asked], messages: list[Message], model: ArrayRecord) 
         message.content = contents[key]
         message.metadata.dst_node_id = int(asked.node)
         addressed.append(message)
-    for asked, message, size in zip(requests, addressed, wire_sizes(addressed), strict=True):
-        own = {name: _record(name, value) for name, value in asked.own_records.items()}
-        asked.size = size + sum(len(record.deflate()) for record in own.values())
-        if own:
-            message.content = RecordDict({**message.content, **own})
-        asked.round.sent(asked)
+    _measure(ask, current, addressed)
     return addressed
 
 
@@ -89,21 +94,39 @@ class GridTransport:
     grid: Grid
     message_type: str
 
-    def exchange(self, requests: list[Asked], timeout: float) -> list[Reply]:
-        """Send requests, set their sizes, wait, and return the replies that came in time."""
+    def drive(self, current: Round) -> Ask | None:
+        """Carry a round's steps that need no app; return what it asks apps for, None at the end."""
+        while (ask := current.next()) is not None:
+            if ask.releases:
+                return ask
+            for reply in self._exchange(ask, current):
+                current.take(reply)
+        return None
+
+    def _exchange(self, ask: Ask, current: Round) -> list[Reply]:
+        """Send the requests of a step, and return the replies that came in time."""
         made: dict[int, ConfigRecord | ArrayRecord] = {}
         messages = []
-        for asked in requests:
+        for asked in ask.requests:
             content = RecordDict()
             for name, value in asked.records.items():
                 made.setdefault(id(value), _record(name, value))
                 content[name] = made[id(value)]
-            group = str(asked.round.number)
+            group = str(ask.number)
             messages.append(Message(content, int(asked.node), self.message_type, group_id=group))
-        for asked, size in zip(requests, wire_sizes(messages), strict=True):
-            asked.size = size
-        replies = self.grid.send_and_receive(messages, timeout=timeout)
+        _measure(ask, current, messages)
+        replies = self.grid.send_and_receive(messages, timeout=ask.timeout)
         return [reply_of(reply) for reply in replies]
+
+
+def _measure(ask: Ask, current: Round, messages: list[Message]) -> None:
+    """Note the sizes of messages, and put the records in them that are for single nodes."""
+    for asked, message, size in zip(ask.requests, messages, wire_sizes(messages), strict=True):
+        own = {name: _record(name, value) for name, value in asked.own_records.items()}
+        asked.size = size + sum(len(record.deflate()) for record in own.values())
+        if own:
+            message.content = RecordDict({**message.content, **own})
+        current.sent(asked)
 
 
 def wire_sizes(messages: list[Message]) -> list[int]:

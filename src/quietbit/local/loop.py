@@ -7,24 +7,27 @@ Symbols  w = parameters; v = momentum: v <- mu v + mean, w <- w - lr v.
 Source   Guo et al. (ICML 2023), section "Federated Learning with Differential Privacy"; McMahan et
          al. (2017).
 
-Why this is not a `quietbit.run.server.Run`: that carries a message per node, whose account is
-adaptive because nodes do not trust the server, and reads a frame per reply. A simulation computes
-the updates of many clients in one call, knows beforehand who takes part how often, accounts for
-that plan (`ClientCosts`), and has runs without releases: no privacy, or a trusted server.
+A round is a `quietbit.run.round.Round`, as it is of any engine; what is asked is answered by the
+clients of one process (`quietbit.local.clients`). The account is not that of an engine's run, which
+is adaptive because nodes do not trust the server: a simulation knows beforehand who takes part how
+often, accounts for that plan (`ClientCosts`), and has runs without releases: no privacy, or a
+trusted server.
 """
 
 from __future__ import annotations
 
 import time
+from collections import defaultdict
 from collections.abc import Callable, Sequence
+from functools import partial
 from logging import getLogger
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 
 from quietbit._threads import one_thread
 from quietbit.errors import QuietbitError, require
-from quietbit.local.collect import make_collector
+from quietbit.local.clients import Clients, ClientSide
 from quietbit.local.outcome import (
     DIVERGED,
     FINISHED,
@@ -35,16 +38,17 @@ from quietbit.local.outcome import (
     Run,
 )
 from quietbit.local.problem import PartsProblem, Problem, Rows, Training
-from quietbit.local.round import Clients, open_round
 from quietbit.mechanism.base import Mechanism
 from quietbit.run.costs import ClientCosts
 from quietbit.run.layout import named_arrays
-from quietbit.run.part import Part
+from quietbit.run.messages import ENCLOSED, MODEL, SPEED, Asked, Node
+from quietbit.run.part import Model, Part, Scope, lifted
 from quietbit.run.participation import releases_per_client
 from quietbit.run.parts.scouts import Scouting
 from quietbit.run.parts.subspace import Basis
 from quietbit.run.plan import Plan
-from quietbit.run.round import Model
+from quietbit.run.record import Counts
+from quietbit.run.round import Round, side_scope
 from quietbit.target import Unit
 from quietbit.wire.downlink import Diverged, ServerStep
 
@@ -57,10 +61,12 @@ __all__ = [
     "Point",
     "Progress",
     "Run",
+    "play_round",
     "simulate",
 ]
 
 LARGEST = 1e15  # parameters beyond it have diverged: scores would overflow float32
+RUN = b"simulation"  # the name of all runs, from which the rows of a round follow
 WEIGHTS = "weights"  # the name of the model's one array
 
 Progress: TypeAlias = Callable[[int, "Point | None"], None]
@@ -92,14 +98,14 @@ def simulate(
     account = None
     if mechanism is not None:
         account = plan.account(mechanism, problem.sizes)
-    collector = make_collector(problem, training.local(plan), plan, mechanism, threads)
+    side = ClientSide(problem, training.local(plan), plan, mechanism, threads)
     step = None
     if plan.replay is not None:
         step = ServerStep(training.lr, training.momentum)
     w = np.array(problem.initial(plan.seed), dtype=np.float32)
     v = np.zeros(w.size)
-    release_bytes = collector.bytes_per_client
-    run = Run(plan, training, mechanism, account, [], FINISHED, "", 0, w, release_bytes, 0.0)
+    size = side.bytes_per_client
+    run = Run(plan, training, mechanism, account, [], FINISHED, "", 0, w, size, 0.0)
     for part in all_parts:
         if isinstance(part, Scouting):
             run.clips = part.moving.history
@@ -122,34 +128,24 @@ def simulate(
                         break
                     # Record the releases before any is made.
                     account.record(charged)
-                run.uplink_bytes += collector.round_bytes
+                run.uplink_bytes += side.round_bytes
 
                 # Ask: parts prepare the mechanism and complete the requests.
-                model = Model.of(named_arrays({WEIGHTS: w}), plan, step)
-                current = open_round(
-                    number,
-                    clients,
-                    mechanism,
-                    parts=all_parts,
-                    model=model,
-                    release_bytes=release_bytes,
-                    unit=run.clips[-1] if run.clips else 1.0,
-                )
-                current.ask()
-                collector.collect(current, w)
-                current.take()
+                model = Model.of(named_arrays({WEIGHTS: w}), plan.local_arrays, step)
+                unit = run.clips[-1] if run.clips else 1.0
+                current = play_round(number, clients, mechanism, side, w, all_parts, model, run)
 
                 # Step: as clients will replay it, or with momentum on the mean.
-                replayed = current.advance()
-                if replayed is not None and replayed.arrays is not None:
-                    w = np.array(replayed.arrays[WEIGHTS])
-                    run.replayed_bytes = (run.replayed_bytes or 0) + current.model_bytes
+                replayed = _replayed(current, unit)
+                if replayed is not None:
+                    w = replayed
                 else:
-                    mean = current.lift(current.mean()) / current.unit
-                    v = training.momentum * v + mean
+                    mean = current.mean()
+                    if mean is None:
+                        raise QuietbitError(str(current.notes[0]) if current.notes else "no mean.")
+                    v = training.momentum * v + current.lift(mean) / unit
                     w = (w - training.lr * v).astype(np.float32)
-                run.enclosed_bytes += current.enclosed_bytes
-                run.records.append(current.close())
+                run.records.append(_records(current))
                 _check_diverged(w, number)
                 run.rounds = number
                 run.parameters = w
@@ -174,6 +170,119 @@ def simulate(
         run.reason = f"Stopped in round {run.rounds + 1}: {error}"
     run.seconds = time.perf_counter() - began
     return run
+
+
+def play_round(
+    number: int,
+    clients: Clients,
+    mechanism: Mechanism | None,
+    side: ClientSide,
+    parameters: Rows,
+    parts: Sequence[Part] = (),
+    model: Model | None = None,
+    run: Run | None = None,
+) -> Round:
+    """Ask clients in a round, with the mechanism that parts prepare, and let them answer.
+
+    ``mechanism`` is the run's, whose cost is accounted: one at another cost is refused. Bytes are
+    counted in the ``run``.
+    """
+    current = _open_round(number, mechanism, side, parts, model)
+    current.start([Asked(client) for client in clients.tolist()])
+    _answer(current, side, parameters, run)
+    return current
+
+
+def _open_round(
+    number: int,
+    mechanism: Mechanism | None,
+    side: ClientSide,
+    parts: Sequence[Part],
+    model: Model | None,
+) -> Round:
+    """Return an empty round."""
+    prepared = mechanism
+    if mechanism is not None:
+        prepared = mechanism.for_round(RUN, number - 1)
+        for part in parts:
+            prepared = part.prepare(prepared, number)
+        if prepared is not mechanism:
+            rule = "one at the cost of the run's mechanism"
+            same_cost = prepared.priced_as == mechanism.priced_as
+            require(same_cost, "mechanism of a round", type(prepared).__name__, rule)
+    scope = Scope(0, number, prepared, model, lift=partial(lifted, tuple(parts)))
+    for part in parts:
+        part.begin(scope)
+    counts = defaultdict[Node, Counts](Counts)
+
+    def make(scope: Scope) -> Round:
+        return Round(
+            scope=scope,
+            collector=side.collector(scope),
+            request={},
+            counts=counts,
+            parts=tuple(parts),
+            side=lambda aside: make(side_scope(scope, aside)),
+        )
+
+    return make(scope)
+
+
+def _answer(current: Round, side: ClientSide, parameters: Rows, run: Run | None) -> None:
+    """Let clients answer whatever a round asks, until it is over."""
+    while (ask := current.next()) is not None:
+        for asked in ask.requests:
+            model_bytes = _model_bytes(asked, current.model)
+            enclosed_bytes = _size(asked.records.get(ENCLOSED, {}).values())
+            asked.size = model_bytes + enclosed_bytes
+            current.sent(asked)
+            if run is not None:
+                run.enclosed_bytes += enclosed_bytes
+                if run.plan.replay is not None:
+                    run.replayed_bytes = (run.replayed_bytes or 0) + model_bytes
+        nodes = [asked.node for asked in ask.requests]
+        for member in (*current.beside, current):
+            own = [node for node in nodes if current.of(node) is member]
+            for reply in side.replies(member.scope, own, parameters):
+                current.take(reply)
+
+
+def _replayed(current: Round, unit: float) -> Rows | None:
+    """Return the model as clients will replay it; None where no part takes their step."""
+    for part in reversed(current.parts):
+        if part.takes_step:
+            kept = current.kept()
+            step = part.advance(current.scope, None if kept is None else kept / unit)
+            if step.arrays is not None:
+                return np.array(step.arrays[WEIGHTS])
+    return None
+
+
+def _records(current: Round) -> dict[str, Any]:
+    """Close a round in all parts; return the records of those that have one."""
+    closed = current.closed()
+    records: dict[str, Any] = {}
+    for part in reversed(current.parts):
+        record = part.close(closed)
+        if record and not part.in_columns:
+            records[part.section] = dict(record)
+    return records
+
+
+def _model_bytes(asked: Asked, model: Model | None) -> int:
+    """Return the bytes of a request's model, or of the rounds that lead to it."""
+    if not asked.carries_model:
+        return sum(map(len, asked.records[MODEL]["broadcasts"]))
+    arrays = []
+    if model is not None:
+        arrays = [array.value for array in model.arrays.values()]
+    if SPEED in asked.records:
+        arrays.append(asked.records[SPEED])
+    return _size(arrays)
+
+
+def _size(arrays: Any) -> int:
+    return sum(int(array.nbytes) for array in arrays)
 
 
 def _section_parts(plan: Plan, basis: Basis | None) -> list[Part]:

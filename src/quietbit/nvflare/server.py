@@ -41,8 +41,7 @@ from quietbit.nvflare.task import as_kind, kind_of
 from quietbit.nvflare.transport import SentTask, message_of, peer_of, put_request, wire_size
 from quietbit.run.exchange import Exchanges
 from quietbit.run.layout import named_arrays
-from quietbit.run.part import Part
-from quietbit.run.round import Model
+from quietbit.run.part import Model, Part
 from quietbit.run.server import Run
 
 __all__ = ["PrivateReceiver"]
@@ -229,7 +228,9 @@ class PrivateReceiver(Filter):  # type: ignore[misc]
         step = None
         if self._plan.replay is not None and _averages(fl_ctx):
             step = self._plan.replay.step
-        return Model.of(arrays, self._plan, step, "the workflow is not NVFlare's plain FedAvg")
+        return Model.of(
+            arrays, self._plan.local_arrays, step, "the workflow is not NVFlare's plain FedAvg"
+        )
 
     def _job(self, fl_ctx: FLContext, model: Model | None = None, rounds: Any = None) -> _Job:
         """Return the job of an engine; a new one says what to expect of it."""

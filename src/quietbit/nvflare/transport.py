@@ -25,7 +25,7 @@ from quietbit.nvflare.task import ABOUT, ANSWER, CRASHED, RELEASE, UPDATE, as_ki
 from quietbit.run import messages
 from quietbit.run.exchange import Answer, Contribution, Exchange, Message
 from quietbit.run.messages import RECORD, Reply, numbers_of
-from quietbit.run.round import Model
+from quietbit.run.part import Model
 
 __all__ = ["SentTask", "message_of", "peer_of", "put_request", "wire_size"]
 
@@ -96,8 +96,8 @@ class SentTask:
             result = self._difference(exchange.model, contribution.update, contribution)
         result.set_header(ReservedKey.TASK_NAME, self.name)
         result.set_header(ReservedKey.TASK_ID, self.number)
-        if exchange.update is not None:
-            result.set_header(AppConstants.CURRENT_ROUND, exchange.update.round.number - 1)
+        if exchange.round is not None:
+            result.set_header(AppConstants.CURRENT_ROUND, exchange.round.number - 1)
         result.set_peer_props({ReservedKey.IDENTITY_NAME: exchange.node})
         if self.cookies:
             result.set_cookie_jar(self.cookies)

@@ -34,7 +34,7 @@ from quietbit.node.ledger import FileLedger, StateLedger
 from quietbit.node.policy import Policy, PolicyError, Simulation
 from quietbit.node.refusal import NotAllowed, Reason, Refusal, refusal_of
 from quietbit.node.release import LocalGate
-from quietbit.node.request import ProposedMechanism, Request
+from quietbit.node.request import ALONE, VECTOR, ProposedMechanism, Request
 from quietbit.node.stores import ModelFolder, Vault, key_file, simulation_key
 from quietbit.run.messages import MODEL, RECORD, SUM, NodeName, UnusedBatch, finite
 from quietbit.run.part import AppAnswer, Arrival, Part
@@ -105,17 +105,21 @@ class OpenRequest:
 
     def step(self) -> bytes | None:
         """Return the answer where none of the app is needed; None where a release is asked for."""
-        for part in self.parts:
-            answer = part.step(self.request, self.gate)
-            if answer is not None:
-                return answer
-        return None
+        part = self.request.sum
+        if part is None or part.step in (VECTOR, ALONE):
+            return None
+        return self.gate.step(self.request)
 
     def check(self) -> None:
         """Let every part refuse the request or complete what arrived; nothing is noted."""
-        self.gate.check(self.request)
+        gate = self.gate
+        request = self.request
+        gate.check(request)
+        self.arrival.store = gate.models
+        self.arrival.metrics = gate.metrics
+        self.arrival.proposed = ProposedMechanism.read(request.mechanism, gate.families)
         for part in self.parts:
-            part.accept(self.request, self.arrival, self.gate)
+            part.accept(request, self.arrival)
 
     def accept(self, *, with_zero: bool = False) -> Turn:
         """Accept and note the request: from here on it has one release.
@@ -125,7 +129,7 @@ class OpenRequest:
         """
         gate = self.gate
         request = self.request
-        mechanism = ProposedMechanism.read(request.mechanism, gate.families).mechanism
+        mechanism = self.arrival.proposed.mechanism
         left_to_draw = (steps_of(mechanism) - 1) * request.dimension
         names = gate.metrics
         seconds = gate.answer_seconds
@@ -162,7 +166,7 @@ class Turn:
         try:
             if any(part.hands_over for part in self.parts):
                 for part in self.parts:
-                    part.check_handed_over(self.accepted)
+                    part.check_handed_over(self.accepted.drawn, self.accepted.added)
                 return None
             app = answer()
             update = None

@@ -15,17 +15,19 @@ model, where it is handed nothing.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from functools import partial
-from typing import Any, TypeAlias, TypeVar, cast, final
+from typing import Any, TypeAlias, cast, final
 
 import numpy as np
 from attrs import define, evolve, field, frozen
 
 from quietbit._typing import FloatVector
 from quietbit.errors import InvalidPayload, QuietbitError, one_line, refuse_payload
+from quietbit.run.collectors import Singles
 from quietbit.run.messages import FIELD, RECORD, Asked, Node, Reply
+from quietbit.run.part import Model
 from quietbit.run.parts.evaluation import Evaluating, Evaluation
-from quietbit.run.round import Model, Round
+from quietbit.run.record import Outcome
+from quietbit.run.round import Round
 from quietbit.run.server import Run
 from quietbit.wire.downlink import Diverged
 
@@ -33,7 +35,6 @@ __all__ = ["NO_WEIGHT", "Answer", "Contribution", "Exchange", "Exchanges", "Mess
 
 NO_WEIGHT = 2.0**-100
 Answer: TypeAlias = Reply | Exception  # what a node answered, or why it cannot be read
-Result = TypeVar("Result")
 
 
 @final
@@ -72,17 +73,14 @@ class Exchange:
 
     node: Node
     update: Asked | None = None
+    round: Round | None = None  # that asks for the update, or for something else in its place
     about: Round | None = None  # the answers about the model
     model: Model | None = None
-    is_final: bool = False  # whether the step is taken here, so that the engine must add zeros
     is_open: bool = True
 
     def rounds(self) -> list[Round]:
         """Return the rounds that count the node."""
-        rounds = [] if self.update is None else [self.update.round]
-        if self.about is not None:
-            rounds.append(self.about)
-        return rounds
+        return [current for current in (self.round, self.about) if current is not None]
 
     def came(self, message: Message) -> Message:
         """Count a message before it is read; return what of it was not asked for."""
@@ -92,8 +90,8 @@ class Exchange:
         rest = evolve(message, size=0)
         if message.unprotected:
             first.unprotect(sender)
-        elif self.update is not None:
-            self.update.round.came(sender, message.update)
+        elif self.round is not None:
+            self.round.came(sender, message.update)
             rest = evolve(rest, update=b"")
         if self.about is not None:
             self.about.came(sender, message.about)
@@ -116,50 +114,43 @@ class Exchange:
         """Return the contribution of a node without an update, which may have metrics."""
         return Contribution(self._zeros(), metrics=metrics or {})
 
-    def take_update(self, answer: Answer, *, late: bool) -> tuple[FloatVector, float] | None:
+    def take_update(self, answer: Answer) -> tuple[FloatVector, float] | None:
         """Take a release; return its estimate, zero where the engine must not add it, and weight.
 
         None without a valid release.
         """
-        current: Round = cast(Asked, self.update).round
-        return self._take(current, answer, partial(self._estimate, current), late)
-
-    def take_about(self, answer: Answer, *, late: bool) -> FloatVector | None:
-        """Take an answer about the model; return the shares it estimates, None without one."""
-        current = cast(Round, self.about)
-        estimate = self._take(current, answer, partial(current.decode, add=True), late)
-        return None if estimate is None else estimate[0]
-
-    def _estimate(self, current: Round, reply: Reply) -> tuple[FloatVector, float] | None:
-        if not self.is_final and not current.section:
-            estimate = current.decode(reply)
-            if estimate is None:
-                return None
-            return current.lift(estimate[0]), estimate[1]
-        if not current.take(reply):
+        current = cast(Round, self.round)
+        if not self._takes(current, answer):
             return None
+        if isinstance(current.collector, Singles):
+            latest = current.collector.latest()
+            if latest is not None:
+                return current.lift(latest[0]), latest[1]
         # What is asked in place of an update has no part in the step.
-        weight = NO_WEIGHT if current.section else 1.0
+        weight = NO_WEIGHT if current.scope.section else 1.0
         return cast(FloatVector, self._zeros()), weight
 
-    def _take(
-        self, current: Round, answer: Answer, take: Callable[[Reply], Result | None], late: bool
-    ) -> Result | None:
-        """Return what one part of an answer is worth; None, with a note, if it is worth nothing."""
+    def take_about(self, answer: Answer) -> FloatVector | None:
+        """Take an answer about the model; return the shares it estimates, None without one."""
+        current = cast(Round, self.about)
+        if not self._takes(current, answer):
+            return None
+        latest = cast(Singles, current.collector).latest()
+        return None if latest is None else latest[0]
+
+    def _takes(self, current: Round, answer: Answer) -> bool:
+        """Return whether one part of an answer is taken in; it is noted where it is not."""
         if isinstance(answer, Exception):
             current.refuse(self.node, answer)
-            return None
-        if late and answer.refusal is None:  # it is in no mean, and hides nobody
-            current.refuse(self.node, InvalidPayload("it came when the round was over."))
-            return None
+            return False
         try:
-            result = take(answer)
+            outcome = current.take(answer)
         except Exception as error:  # whatever a node can make of it: the other part stands
             current.refuse(self.node, error)
-            return None
-        if result is not None or answer.refusal is not None:
+            return False
+        if outcome in (Outcome.TAKEN, Outcome.DECLINED, Outcome.SILENT):
             self.is_open = False
-        return result
+        return outcome is Outcome.TAKEN
 
     def _zeros(self) -> FloatVector | None:
         return None if self.model is None else np.zeros(self.model.layout.dimension)
@@ -195,9 +186,10 @@ class OpenEvaluations:
         """Return whether a node was asked about a model in an evaluation that is open."""
         return model in self._open and self._open[model].asked(node)
 
-    def is_open(self, answers: Round) -> bool:
-        """Return whether these are the answers of an evaluation that is open."""
-        return answers in self._open.values()
+    def stop(self, model: int | str) -> None:
+        """Take no more answers about a model."""
+        if model in self._open:
+            self._open[model].end()
 
     def end(self, model: int | str) -> None:
         """Report an evaluation; what round 3 trains is reported as the model of round 2."""
@@ -220,7 +212,6 @@ class Exchanges:
 
     run: Run
     _current: Round | None = field(default=None, init=False)
-    _is_over: bool = field(default=False, init=False)  # whether the engine aggregates the round
     _is_stepped: bool = field(default=False, init=False)
     _sizes: dict[Any, int] = field(factory=dict, init=False)  # of messages, by what they hold
     _about: OpenEvaluations | None = field(init=False)
@@ -236,8 +227,8 @@ class Exchanges:
         """Ask for an update and, if it ``evaluates`` and that is due, about the round's model."""
         current = self._open(number, model)
         self._check_protected(node)
-        (asked,) = self.run.ask(current, [Asked(node)])
-        exchange = Exchange(node, asked, model=model, is_final=self.run.nodes_step)
+        (asked,) = current.ask([Asked(node)])
+        exchange = Exchange(node, asked, current.of(node), model=model)
         if evaluates and self._about is not None and self._about.is_due(number):
             exchange.about = self._about.answers(number, number)
         return exchange
@@ -256,7 +247,8 @@ class Exchanges:
     def sent(self, exchange: Exchange, measure: Callable[[], int]) -> None:
         """Note a request as sent; messages that hold the same are measured once per round."""
         if exchange.about is not None:
-            alone = Asked(exchange.node, exchange.about)
+            alone = Asked(exchange.node)
+            exchange.about.ask([alone])
             if exchange.update is None:
                 alone.size = measure()
             exchange.about.sent(alone)
@@ -266,7 +258,8 @@ class Exchanges:
             if key not in self._sizes:
                 self._sizes[key] = measure()
             asked.size = self._sizes[key]
-            asked.round.sent(asked)
+            if exchange.round is not None:
+                exchange.round.sent(asked)
 
     def arrived(self, message: Message, exchange: Exchange | None = None) -> None:
         """Count a message before it is read, and what it may release, asked for or not."""
@@ -288,13 +281,12 @@ class Exchanges:
 
         The metrics that owners let out stand beside valid releases alone.
         """
-        late = self._is_late(exchange)
         shares = None
         if about is not None:
-            shares = exchange.take_about(about, late=late)
+            shares = exchange.take_about(about)
         estimate = None
         if update is not None:
-            estimate = exchange.take_update(update, late=late)
+            estimate = exchange.take_update(update)
         metrics: dict[str, Any] = {}
         if estimate is not None:
             metrics.update(cast(Reply, update).metrics)
@@ -311,8 +303,11 @@ class Exchanges:
 
         Returns why the run must end, if it must.
         """
-        self._is_over = True
         current = self._current
+        if current is not None:
+            current.end()
+            if self._about is not None:
+                self._about.stop(current.number)
         if current is None or current.answered or not current.unprotected:
             return None
         self.close()
@@ -337,7 +332,6 @@ class Exchanges:
         if self._about is not None:
             self._about.end_all()
         self._current = None
-        self._is_over = False
         self._is_stepped = False
         self._sizes.clear()
 
@@ -348,7 +342,7 @@ class Exchanges:
             reason = self.run.ends()
             if reason is not None:
                 raise QuietbitError(reason)
-            self._current = self.run.open(number, model)
+            self._current = self.run.open(number, model, singly=True)
         return self._current
 
     def _check_protected(self, node: Node) -> None:
@@ -361,11 +355,7 @@ class Exchanges:
 
     def _is_late(self, exchange: Exchange) -> bool:
         """Return whether what a node was asked about is over."""
-        if exchange.update is None:
-            return not self._evaluations().is_open(cast(Round, exchange.about))
-        if self._is_over or self._current is None:
-            return True
-        return exchange.update.round not in (self._current, *self._current.beside)
+        return all(current.is_over for current in exchange.rounds())
 
     def _evaluations(self) -> OpenEvaluations:
         if self._about is None:

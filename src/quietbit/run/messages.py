@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 import traceback
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from enum import Enum
 from typing import Any, TypeAlias, final
 
@@ -36,10 +36,12 @@ __all__ = [
     "RECORD",
     "SPEED",
     "SUM",
+    "Ask",
     "Asked",
     "BatchFault",
     "Node",
     "NodeName",
+    "Release",
     "Reply",
     "UnusedBatch",
     "answer_of",
@@ -121,19 +123,33 @@ class NodeName:
 @final
 @define(eq=False)
 class Asked:
-    """A request to one node: the records beside the model, and the round that counts the node.
+    """A request to one node: the records beside the model.
 
     ``records`` may be shared with requests to other nodes; those of ``own_records`` are for this
-    node alone. ``size`` is the length of the message, known when it is `Part.sent`.
+    node alone. ``size`` is the length of the message, known when it is sent.
     """
 
     node: Node
-    round: Any = None
     place: int = 0  # of the engine's message among those that are sent together
     records: dict[str, Any] = field(factory=dict)
     own_records: dict[str, Any] = field(factory=dict)
     carries_model: bool = True
     size: int = 0
+
+
+@final
+@frozen
+class Ask:
+    """What a round asks now: requests of round ``number`` that an engine sends together.
+
+    ``releases`` says that each reply is a release, for which the nodes' apps are called; else it is
+    a step that needs no app, which ends after ``timeout`` seconds.
+    """
+
+    number: int
+    requests: tuple[Asked, ...]
+    releases: bool = True
+    timeout: float | None = None
 
 
 @final
@@ -154,6 +170,20 @@ class Reply:
     refusal: str | None = None
     noted: bool = False
     unprotected: bool = False
+
+
+@final
+@frozen(eq=False)
+class Release:
+    """A release that was taken in: its node, its payload, and its weight in the mean.
+
+    ``decode`` returns the estimate that it is by itself.
+    """
+
+    node: Node
+    payload: Any
+    weight: float
+    decode: Callable[[], Any]
 
 
 def sum_request(step: str, clients: int, number: int, table: bytes = b"") -> dict[str, Any]:

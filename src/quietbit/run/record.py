@@ -32,6 +32,7 @@ CRASHES = (
 class Outcome(Enum):
     """What became of a node's reply."""
 
+    TAKEN = "was taken in"
     DECLINED = "declined"
     SILENT = "did not answer"
     REFUSED = "sent a reply that is not valid"

@@ -12,6 +12,7 @@ import math
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, replace
+from functools import partial
 from logging import ERROR, INFO, WARNING
 from typing import Any, TypeVar, final
 
@@ -23,16 +24,19 @@ from quietbit.node.request import run_name
 from quietbit.privacy.account import Account
 from quietbit.privacy.cost import Cost
 from quietbit.privacy.guarantee import Guarantee, GuaranteePair
+from quietbit.run.collectors import Collector, Plain, Singles
 from quietbit.run.crowd import Crowds
-from quietbit.run.messages import RECORD, Asked, BatchFault, Node, Reply, pieces_of
-from quietbit.run.part import Part, Step, Transport
+from quietbit.run.messages import Asked, BatchFault, Node, Reply, pieces_of
+from quietbit.run.part import Aside, Model, Part, Scope, Step, lifted
 from quietbit.run.parts.evaluation import Evaluating, EvaluationReport
+from quietbit.run.parts.masks import MaskedSums
 from quietbit.run.plan import Plan
 from quietbit.run.record import Counts, NodeReport, Note, Outcome, RoundReport
 from quietbit.run.report import Report
 from quietbit.run.request import request_record
-from quietbit.run.round import PASSED_NO_GATE, Model, Round, note_names
+from quietbit.run.round import PASSED_NO_GATE, Round, note_names, side_scope
 from quietbit.run.terms import Outlook, Say
+from quietbit.wire.uplink import Uplink
 
 __all__ = ["Run"]
 
@@ -78,7 +82,8 @@ class Run:
         self._account = Account(plan.update_target, "adaptive")
         self._mechanism: Mechanism | None = None
         self._cost = Cost()
-        self._reusable: dict[str, tuple[Mechanism, dict[str, Any]]] = {}  # by section
+        # By section: the mechanism of its last round, how it is described, and its channel.
+        self._known: dict[str, tuple[Mechanism | None, dict[str, Any], Uplink | None]] = {}
 
     def find(self, kind: type[SomePart]) -> SomePart | None:
         """Return the part of a kind; None where the run has none."""
@@ -117,29 +122,30 @@ class Run:
             mechanism = part.prepare(mechanism, number)
         return mechanism
 
-    def open(self, number: int, model: Model) -> Round:
-        """Return an empty round of updates to a model."""
+    def open(self, number: int, model: Model, *, singly: bool = False) -> Round:
+        """Return an empty round of updates to a model.
+
+        ``singly``: the engine averages the estimates of single releases itself.
+        """
         mechanism = self.mechanism(model.layout.dimension, number)
-        current = self.new_round(
-            number=number, mechanism=mechanism, counts=self.updates, model=model
-        )
+        scope = self._scope(number, mechanism, model=model)
+        for part in self.parts:
+            part.begin(scope)
+        current = self._round(scope, self.updates, singly=singly and not self.nodes_step)
         self._open = current
         return current
 
     def open_answers(self, number: int) -> Round:
         """Return an empty round of answers about a model; numbers of rounds grow within a run."""
         part = self._evaluating()
-        return self.new_round(
-            number=number,
-            mechanism=part.evaluation.mechanism,
-            counts=part.counts,
-            section=part.section,
-        )
+        scope = self._scope(number, part.evaluation.mechanism, section=part.section)
+        return self._round(scope, part.answered, singly=True, adds=True)
 
     def close_answers(self, current: Round, number: int, model: str = "") -> EvaluationReport:
         """Report a round of answers as one about the model of round ``number``."""
         part = self._evaluating()
-        mean = current.mean()  # of a sum, which is unmasked now
+        current.end()
+        mean = current.mean()
         report = part.report(replace(current.report(), round=number), mean, model)
         self.count_bytes(uplink=current.uplink, downlink=current.downlink)
         self.charge_rounds(number)
@@ -153,50 +159,50 @@ class Run:
             raise QuietbitError("Set quietbit.evaluate to have evaluations answered.")
         return part
 
-    def new_round(self, *, number: int, mechanism: Mechanism, **fields: Any) -> Round:
+    def _scope(self, number: int, mechanism: Mechanism, **fields: Any) -> Scope:
+        lift = partial(lifted, self.parts)
+        return Scope(self.number, number, mechanism, name_of=self._name_of, lift=lift, **fields)
+
+    def _round(
+        self,
+        scope: Scope,
+        counts: defaultdict[Node, Counts],
+        *,
+        singly: bool = False,
+        adds: bool = False,
+    ) -> Round:
         """Return an empty round of this run; an unchanged mechanism is not described again."""
-        section = fields.get("section", "")
-        known, reusable = self._reusable.get(section, (None, {}))
-        if known is not mechanism:
-            reusable = {"request": request_record(number, mechanism)}
-        fields |= reusable
-        fields |= {
-            "run": self.number,
-            "number": number,
-            "mechanism": mechanism,
-            "parts": self.parts,
-            "name_of": self._name_of,
-            "unprotected": self.unprotected,
-            "numbers": self.numbers,
-            "request": {**reusable["request"], "round": number},
-        }
-        current = self._made(fields)
-        self._reusable[section] = (mechanism, current.reusable())
-        return current
+        mechanism, record, channel = self._known.get(scope.section, (None, {}, None))
+        if mechanism is not scope.mechanism:
+            record = request_record(scope.number, scope.mechanism)
+            channel = None
+        request = {**record, "round": scope.number}
+        collector: Collector
+        sums = self.find(MaskedSums)
+        if sums is not None and scope.section in ("", Evaluating.section):
+            collector = sums.collector(scope, request)
+        else:
+            channel = channel or Uplink(scope.mechanism)
+            collector = Singles(channel, adds=adds) if singly else Plain(channel)
+        self._known[scope.section] = (scope.mechanism, record, channel)
+        return Round(
+            scope=scope,
+            collector=collector,
+            request=request,
+            counts=counts,
+            parts=self.parts,
+            side=partial(self._side, scope, counts),
+            unprotected=self.unprotected,
+            numbers=self.numbers,
+        )
 
-    def _made(self, fields: dict[str, Any]) -> Round:
-        """Return a round of the kind that a part has, or a plain one."""
-        for part in self.parts:
-            current = part.open(**fields)
-            if isinstance(current, Round):
-                return current
-        return Round(**fields)
+    def _side(self, scope: Scope, counts: defaultdict[Node, Counts], aside: Aside) -> Round:
+        """Return a round beside one, in which some nodes are asked for something else."""
+        return self._round(side_scope(scope, aside), counts)
 
-    def ask(
-        self, current: Round, requests: list[Asked], transport: Transport | None = None
-    ) -> list[Asked]:
-        """Complete the requests of a round; return those that are to be sent.
-
-        Nodes that sent unprotected replies are asked no more. The adapter then calls `Round.sent`
-        for each, with the size of its message.
-        """
-        requests = [asked for asked in requests if not self.excludes(asked.node)]
-        for asked in requests:
-            asked.round = current
-            asked.records[RECORD] = current.request
-        for part in self.parts:
-            part.ask(current, requests, transport)
-        return requests
+    def allowed(self, requests: list[Asked]) -> list[Asked]:
+        """Return the requests to nodes that sent no unprotected reply."""
+        return [asked for asked in requests if not self.excludes(asked.node)]
 
     def excludes(self, node: Node) -> bool:
         """Return whether a node sent an unprotected reply, and is asked no more."""
@@ -225,9 +231,8 @@ class Run:
     def step(self, current: Round) -> Step:
         """Take the step of a round; a model that would not be finite raises."""
         for part in reversed(self.parts):
-            step = part.advance(current)
-            if step is not None:
-                return step
+            if part.takes_step:
+                return part.advance(current.scope, current.kept())
         mean = current.mean()
         if mean is None or current.model is None:
             return Step(None)
@@ -236,15 +241,17 @@ class Run:
     def over(self, current: Round) -> RoundReport:
         """Count a round that is over, and those beside it; say what became of it."""
         self._open = None
+        current.end()
+        closed = current.closed()
         fields: dict[str, Any] = {}
         records: dict[str, Any] = {}
         for part in reversed(self.parts):
-            record = part.close(current)
+            record = part.close(closed)
             if part.in_columns:
                 fields.update(record)
             elif record:
                 records[part.section] = dict(record)
-        report = current.report()
+        report = closed.report
         skipped = report.skipped
         for side in current.beside:
             report = report.beside(side.report())
@@ -256,7 +263,8 @@ class Run:
         epsilon = self.epsilon_upper()
         outcome = replace(report, **fields, epsilon_upper=epsilon, records=records)
         self.rounds.append(outcome)
-        self.crowds.record(outcome.asked, () if skipped else current.answered)
+        arrived: set[Any] = set() if skipped else set(current.answered)
+        self.crowds.record(outcome.asked, arrived)
         crashes = [crash for member in rounds for crash in member.crashes]
         self._faults = Counter(current.faults)
         for fault, count in self._faults.items():

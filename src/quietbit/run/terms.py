@@ -335,7 +335,7 @@ class Terms:
             releases=self.releases or 1,
         )
 
-    @property
+    @cached_property
     def unit(self) -> Unit:
         """Whose data is protected: a sample's where a section says so, else a client's."""
         if any(section.unit is Unit.SAMPLE for section in self.sections):

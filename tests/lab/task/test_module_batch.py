@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 
 import quietbit
-from quietbit.local.collect import make_collector
-from quietbit.local.loop import simulate
-from quietbit.local.round import open_round
+from quietbit.local.clients import ClientSide
+from quietbit.local.loop import play_round, simulate
 from quietbit.run.participation import releases_per_client
 from quietbit_lab.baseline.noise import Laplace
 from quietbit_lab.baseline.skellam import IndependentSkellam, Skellam
@@ -120,15 +119,11 @@ def test_one_round_has_the_moments_of_real_releases(name):
     schedule = setting.plan.schedule(made.sizes.size)
     releases = releases_per_client(schedule, 4) if setting.plan.mechanism.calibrated else None
     mechanism = setting.plan.mechanism_for(made.dimension, made.sizes, releases)
-    collects = make_collector(
-        made, setting.training.local(setting.plan), setting.plan, mechanism, 1
-    )
+    side = ClientSide(made, setting.training.local(setting.plan), setting.plan, mechanism)
     start = made.initial(setting.seed)
     means = []
     for number in range(1, SENT + 1):
-        current = open_round(number, schedule.cohort(0), mechanism)
-        collects.collect(current, start)
-        means.append(current.mean())
+        means.append(play_round(number, schedule.cohort(0), mechanism, side, start).mean())
     real = np.stack(means)
     assert apart(law, real) < Z
     assert apart(law, 3 * real) > Z  # the test can fail

@@ -237,7 +237,7 @@ def test_replies_that_are_no_vectors_of_this_round_are_refused_and_the_sum_goes_
     assert "node 101 sent an unprotected reply (vector)" in reasons
     assert "node 102 did not answer (vector): lost" in reasons
     assert (
-        "node 103 sent a reply that is not valid (vector): this node was not asked, or has already answered"
+        "node 103 sent a reply that is not valid (vector): it has answered in this round already"
         in reasons
     )
 

@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 
 from quietbit.kernel.rounded import grid_of
-from quietbit.local.collect import cut_to_grid, grid_of_sums, make_collector
-from quietbit.local.loop import simulate
-from quietbit.local.round import open_round
+from quietbit.local.clients import ROW, ClientSide, PlainRows, cut_to_grid, grid_of_sums
+from quietbit.local.loop import play_round, simulate
+from quietbit.run.messages import Reply
+from quietbit.run.part import Scope
 from quietbit.target import Adjacency, Trust
 from unit.local.makers import chosen, small_problem
 
@@ -55,11 +56,10 @@ def test_central_noise_is_that_which_is_accounted():
         seed=4,
     )
     mechanism = plan.mechanism_for(problem.dimension)
-    collector = make_collector(problem, training.local(plan), plan, mechanism, 1)
+    side = ClientSide(problem, training.local(plan), plan, mechanism)
     grid = grid_of(mechanism.unit)
     for number in range(1, 21):
-        current = open_round(number, np.arange(64), mechanism)
-        collector.collect(current, problem.initial(0))
+        current = play_round(number, np.arange(64), mechanism, side, problem.initial(0))
         steps = current.mean() * 64 / grid  # 64 and the grid are powers of two
         np.testing.assert_array_equal(steps, np.rint(steps))
     floats = mechanism.sigma * np.random.default_rng(1).normal(size=39) / grid
@@ -86,19 +86,6 @@ def test_the_mean_is_that_of_the_same_codes_without_masks():
     )
 
 
-class Crowd:
-    """A problem of one number: what each of very many clients adds to a sum."""
-
-    name, dimension = "crowd", 1
-
-    def __init__(self, values):
-        self.values = values
-        self.sizes = np.ones(values.size, dtype=np.int64)
-
-    def updates(self, parameters, clients, plan, out):
-        out[:, 0] = self.values[clients]
-
-
 def test_a_client_moves_a_sum_of_a_million_by_its_own_update_alone():
     """Beside a power of two the sum with the client is rounded twice as coarsely as that without,
     and thousands of faint updates are rounded with it: floats moved it by 7e-7 clips more.
@@ -108,16 +95,15 @@ def test_a_client_moves_a_sum_of_a_million_by_its_own_update_alone():
     large = int((2**19 - 0.5) / 0.9375)
     values[1 : large + 1] = 0.9375
     values[large + 1] = 2**19 - 0.5 - 0.9375 * large
-    faint = 45 * (large // 45 + 2)  # rows are added 45 at a time
-    values[faint::45] = 2.0**-34 * (1 + 2.0**-20)
-    plan, training = chosen(lr=0.5, rounds=1, cohort=values.size, clip=1.0, mechanism="none")
+    values[large + 2 :: 45] = 2.0**-34 * (1 + 2.0**-20)
+    collector = PlainRows(1, grid_of_sums(1.0, values.size))
     totals = []
     for first in (values[0], np.float32(0)):
-        problem = Crowd(np.append(first, values[1:]))
-        collector = make_collector(problem, training.local(plan), plan, None, 2)
-        current = open_round(1, np.arange(values.size), None)
-        collector.collect(current, None)
-        totals.append(Fraction(float(current.collected.total[0])))
+        reply = Reply(0, 4, {ROW: np.append(first, values[1:])})
+        rows = collector.read(Scope(0, 1, None), reply)
+        forward, backward = (np.add.accumulate(order)[-1] for order in (rows, rows[::-1]))
+        assert forward == backward  # added one by one, as a collector does
+        totals.append(Fraction(float(forward)))
     assert totals[1] < 2**19 < totals[0]
     assert totals[0] - totals[1] == Fraction(0.75)
     exact = sum(map(Fraction, values.tolist()))

@@ -9,7 +9,8 @@ import numpy as np
 
 from plans import flat_plan
 from quietbit.local import Training, simulate
-from quietbit.local.round import open_round
+from quietbit.local.clients import ClientSide
+from quietbit.local.loop import play_round
 from quietbit.run.messages import Asked, Reply
 from quietbit.run.part import Part
 from refusals import refuses
@@ -42,17 +43,17 @@ class Sizes(Part):
         self.down = 0
         self.up = 0
 
-    def sent(self, round: Any, asked: Asked) -> None:
+    def sent(self, scope: Any, asked: Asked) -> None:
         self.down += asked.size
 
-    def take(self, round: Any, reply: Reply) -> None:
+    def arrived(self, scope: Any, reply: Reply) -> None:
         self.up += reply.size
 
 
 class Half(Part):
     """Counts the clients with even numbers alone, but for a trace."""
 
-    def weight(self, round: Any, reply: Reply) -> float:
+    def weight(self, scope: Any, reply: Reply) -> float:
         return 1.0 if int(reply.node) % 2 == 0 else 2.0**-40
 
 
@@ -60,9 +61,11 @@ def test_a_part_cannot_make_a_round_cheaper_than_its_account() -> None:
     plan = flat_plan("gaussian", noise_multiplier=2.0, **GIVEN)
     run = simulate(small_problem(), plan, TRAINING, parts=[Weaker()])
     assert (run.status, run.rounds) == ("refused", 0)
+    problem = small_problem()
     mechanism = plan.mechanism_for(39)
+    side = ClientSide(problem, TRAINING.local(plan), plan, mechanism)
     with refuses("mechanism of a round", "Gaussian"):
-        open_round(1, np.arange(3), mechanism, parts=(Weaker(),))
+        play_round(1, np.arange(3), mechanism, side, problem.initial(0), (Weaker(),))
 
 
 def test_parts_see_the_bytes_that_clients_replay() -> None:

@@ -18,7 +18,9 @@ from quietbit.kernel.rng import seeded_rng
 from quietbit.mechanism.batch import LocalSteps, PoissonBatch
 from quietbit.mechanism.length import honest_length, normal_length_upper
 from quietbit.node.request import Framed
+from quietbit.run.collectors import Plain, Singles
 from quietbit.run.messages import Asked, Reply
+from quietbit.run.part import Scope
 from quietbit.run.record import Counts
 from quietbit.run.round import Round
 from quietbit.wire.payload import build
@@ -151,15 +153,16 @@ def test_a_round_counts_outliers_and_goes_on_without_them(alone: bool) -> None:
     """
     mechanism = MECHANISMS["gaussian"]
     uplink = Uplink(mechanism)
-    current = Round(run=1, number=1, mechanism=mechanism, counts=defaultdict(Counts))
+    collector = Singles(uplink) if alone else Plain(uplink)
+    scope = Scope(1, 1, mechanism)
+    current = Round(scope=scope, collector=collector, request={}, counts=defaultdict(Counts))
     long = payload(mechanism, np.full(WIDTH, 5.0, dtype="<f4").tobytes())
     means = []
     for node, data in ((1, uplink.send(np.ones(WIDTH), seeded_rng(1))), (2, long)):
-        current.sent(Asked(node, size=100))
+        current.ask([Asked(node)])
         release = {"release": Framed(1, 1, node, data).to_bytes()}
-        means.append(
-            (current.decode if alone else current.take)(Reply(node, 1, {"quietbit": release}))
-        )
+        current.take(Reply(node, 1, {"quietbit": release}))
+        means.append(collector.latest() if alone else None)
     found = current.report()
     assert (found.answered, found.refused, found.outliers) == (1, 1, 1)
     assert "1 refused (1 outliers)" in found.lines()[-1][1]

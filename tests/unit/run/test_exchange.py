@@ -13,7 +13,8 @@ from quietbit.node.request import Framed
 from quietbit.run.exchange import NO_WEIGHT, Exchange, Exchanges
 from quietbit.run.layout import named_arrays
 from quietbit.run.messages import RECORD, Reply
-from quietbit.run.round import Model, Round
+from quietbit.run.part import Model
+from quietbit.run.round import Round
 from quietbit.run.server import Run
 from quietbit.wire.uplink import Uplink
 
@@ -28,7 +29,7 @@ PLAN = flat_plan(
     mode="adaptive",
     evaluate={"epsilon": 1.0},
 )
-MODEL = Model.of(named_arrays({"weight": np.zeros(DIMENSION, np.float32)}), PLAN)
+MODEL = Model.of(named_arrays({"weight": np.zeros(DIMENSION, np.float32)}))
 UPDATE = np.full(DIMENSION, 0.1)
 RIGHT = np.array([0.0, 1.0])
 

@@ -35,8 +35,7 @@ from quietbit.errors import InvalidParameter, check_int, check_real, require
 from quietbit.mechanism.abilities import Summable
 from quietbit.mechanism.registry import identity_of
 from quietbit.mechanism.response import MOST_CELLS, RandomisedResponse, SummedResponse
-from quietbit.node.gatekeeper import Gate
-from quietbit.node.request import ProposedMechanism, Request
+from quietbit.node.request import Request
 from quietbit.privacy.account import Account
 from quietbit.privacy.cost import Cost
 from quietbit.run.fields import Names, Real, Whole, choice, needed
@@ -297,9 +296,9 @@ class Answering(Part):
             return {}
         return {"epsilon": self._evaluation.spends, "delta": 0.0}
 
-    def accept(self, request: Request, arrival: Arrival, gate: Gate) -> None:
+    def accept(self, request: Request, arrival: Arrival) -> None:
         """Refuse a mechanism that is not the one that the plan calibrates for its evaluations."""
-        offered = ProposedMechanism.read(request.mechanism, gate.families).mechanism
+        offered = arrival.proposed.mechanism
         require(
             identity_of(offered) == identity_of(self._evaluation.mechanism),
             "mechanism of the evaluation",
@@ -344,7 +343,8 @@ class Evaluating(Part):
     def __init__(self, evaluation: Evaluation) -> None:
         """Start without an answer."""
         self.evaluation = evaluation
-        self.counts = defaultdict[Node, Counts](Counts)
+        self.answered = defaultdict[Node, Counts](Counts)
+        self.counts = self.answered
         self.reports: list[EvaluationReport] = []
 
     def report(

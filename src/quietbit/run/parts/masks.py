@@ -1,10 +1,9 @@
 """Masked sums: the server sees the sum of all clients' codes, and no client's.
 
-Idea     keys and shares are asked for before a round is sent, masked vectors are the round's
-         replies, and lists are confirmed and unmasking asked for when they have arrived. Each step
-         asks those who are still there, takes in what is complete, and notes who is gone and why.
-         Below the threshold the round fails closed: no further step is asked, nothing is unmasked,
-         and there is no mean. How messages travel is the adapter's (`quietbit.run.part.Transport`).
+Idea     a sum is a collector (`Masked`): keys and shares are asked for before a round's releases,
+         which are masked vectors, and lists are confirmed and unmasking asked for when they have
+         arrived. Each step asks those who took the last one. Below the threshold the round fails
+         closed: no further step is asked, nothing is unmasked, and there is no mean.
 Symbols  t: threshold, the fewest clients of a sum; k: honest clients that a sum is priced at; U1:
          clients that dealt shares; U2: those whose vector arrived.
 Source   Bonawitz et al. (CCS 2017), Figure 4; `quietbit.secagg`.
@@ -15,18 +14,16 @@ no sum.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
-from typing import Any, ClassVar, TypeVar, cast, final
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from typing import Any, ClassVar, cast, final
 
 from attrs import define, field, frozen
 
 from quietbit._typing import FloatVector
-from quietbit.errors import InvalidParameter, QuietbitError, check_int, one_line, require
+from quietbit.errors import InvalidParameter, InvalidPayload, check_int, require
 from quietbit.mechanism.abilities import Summable, SummableRows
-from quietbit.mechanism.base import summable
+from quietbit.mechanism.base import Mechanism, summable
 from quietbit.mechanism.calibrate import AUTO
-from quietbit.node.gatekeeper import Gate
 from quietbit.node.request import (
     ALONE,
     CONFIRM,
@@ -36,28 +33,24 @@ from quietbit.node.request import (
     STEPS,
     UNMASK,
     VECTOR,
-    Framed,
-    Request,
     SumPart,
     sum_plan,
 )
+from quietbit.run.collectors import Collector, Query
 from quietbit.run.fields import Real, Whole, Word, choice
 from quietbit.run.messages import (
-    RECORD,
     SUM,
-    Asked,
     Node,
     NodeName,
+    Release,
     Reply,
     answer_of,
-    join_pieces,
     read_fields,
     sum_request,
 )
-from quietbit.run.part import Part, Transport
-from quietbit.run.record import Note, Outcome, RoundReport
-from quietbit.run.request import read_request
-from quietbit.run.round import Round
+from quietbit.run.part import Part, Scope
+from quietbit.run.record import RoundReport
+from quietbit.run.request import request_of
 from quietbit.run.terms import Outlook, Say, Section, Terms, given
 from quietbit.secagg.codec import (
     Advertisement,
@@ -70,14 +63,13 @@ from quietbit.secagg.codec import (
 )
 from quietbit.secagg.identity import PUBLIC_SIZE, SIGNATURE_SIZE, Directory
 from quietbit.secagg.plan import ServerModel, SumPlan
-from quietbit.secagg.server import SumServer
+from quietbit.secagg.server import MaskedSum, SumServer
 from quietbit.target import MOST_CLIENTS
 
-__all__ = ["MaskedRound", "MaskedSums", "Masking", "Masks"]
+__all__ = ["Masked", "MaskedSums", "Masking", "Masks"]
 
 TIMEOUT = 600.0
 OF_SUMS = "imvu"  # the family that is calibrated for sums
-Result = TypeVar("Result")
 _clients = Whole(2, MOST_CLIENTS)
 
 
@@ -140,6 +132,18 @@ class Masks(Section):
         """Return how many honest clients every sum counts on."""
         return self.honest
 
+    def step(self, step: str, clients: int, number: int, table: bytes = b"") -> SumPart:
+        """Return what client ``number`` is asked in one step of a sum."""
+        return SumPart(
+            step=step,
+            clients=clients,
+            number=number,
+            threshold=check_int(self.threshold, "quietbit.masks.threshold", 2),
+            honest=check_int(self.honest, "quietbit.masks.honest", 2),
+            server=str(self.server),
+            table=table,
+        )
+
     @property
     def active(self) -> bool:
         """Whether sums are secret from a malicious server."""
@@ -184,37 +188,21 @@ class Masking(Part):
 
     def read(self, records: Mapping[str, Any]) -> Mapping[str, Any]:
         """Return the step of the sum that is asked for; refuse a message without one."""
-        masks = self._masks
         step = read_fields(
             records.get(SUM),
             {"version", "step", "clients", "number", "table"},
             "The server's message must carry a step of a masked sum, and does not: make its "
             "strategy a PrivateStrategy with quietbit.masks.",
         )
-        part = SumPart(
-            step=step["step"],
-            clients=step["clients"],
-            number=step["number"],
-            threshold=check_int(masks.threshold, "quietbit.masks.threshold", 2),
-            honest=check_int(masks.honest, "quietbit.masks.honest", 2),
-            server=str(masks.server),
-            table=step["table"],
-        )
+        part = self._masks.step(step["step"], step["clients"], step["number"], step["table"])
         return {"sum": part}
-
-    def step(self, request: Request, gate: Gate) -> bytes | None:
-        """Answer a step that needs no app; vectors and releases beside the sum need it."""
-        if request.part.step in (VECTOR, ALONE):
-            return None
-        return gate.step(request)
 
 
 @final
 class MaskedSums(Part):
-    """The server's half: rounds are masked sums, of updates or of answers about the model."""
+    """The server's half: it knows the members of sums, and makes the collector of a round."""
 
     section: ClassVar[str] = "masks"
-    in_columns: ClassVar[bool] = True
 
     def __init__(self, plan: Terms, masks: Masks, directory: Directory | None) -> None:
         """Start without nodes that have said who they are; a directory lists the members."""
@@ -223,22 +211,21 @@ class MaskedSums(Part):
         self.directory = directory
         self.places: dict[Node, int] = {}  # of nodes in the directory, as far as they have said
 
-    def open(self, **fields: Any) -> MaskedRound:
-        """Return a round that is a masked sum."""
-        return MaskedRound(sums=self, **fields)
+    def collector(self, scope: Scope, asked: Mapping[str, Any]) -> Masked:
+        """Return the collector of a round, in which all nodes are ``asked`` alike."""
+        return Masked(self, scope.mechanism, NodeName(scope.run, 0), asked)
 
-    def ask(self, round: Any, requests: list[Asked], transport: Transport | None) -> None:
-        """Collect keys and shares, and complete the requests to those who dealt them."""
-        alone = sum_request(ALONE, len(requests), 1)  # beside the sum: the server sees the release
-        members = [asked for asked in requests if asked.round is round]
-        others = [asked for asked in requests if asked.round is not round]
-        for asked in others:
-            asked.records[SUM] = alone
-        requests[:] = [*round.begin(members, cast(Transport, transport)), *others]
-
-    def close(self, round: Any) -> Mapping[str, Any]:
-        """Report how many nodes took each step."""
-        return {"steps": round.steps()}
+    def sum_plan(
+        self,
+        name: NodeName,
+        asked: Mapping[str, Any],
+        clients: int,
+        mechanism: Mechanism,
+        members: tuple[bytes, ...] | None,
+    ) -> SumPlan:
+        """Return the plan of a sum, which follows from what all its clients are asked alike."""
+        request = request_of(asked, self.plan, name, sum=self.masks.step(KEYS, clients, 1))
+        return sum_plan(request, summable(mechanism), members)
 
     def members(self, nodes: list[Node]) -> tuple[tuple[bytes, ...], bytes]:
         """Return the public keys of nodes that have said who they are, and their places."""
@@ -258,220 +245,189 @@ class MaskedSums(Part):
 
 
 @final
-@define(eq=False, kw_only=True)
-class MaskedRound(Round):
-    """A masked sum from the first request to the unmasked mean."""
+@define(eq=False)
+class Masked(Collector):
+    """A masked sum from the first request to the unmasked mean.
+
+    Each query is one step: identities where the server may lie, keys, shares, the masked vectors,
+    which are the releases of the round, confirmed lists where the server may lie, and unmasking.
+    """
+
+    result: ClassVar[str] = "sum"
 
     sums: MaskedSums
-    _transport: Transport = field(default=None, init=False)
+    mechanism: Mechanism
+    name: NodeName
+    asked: Mapping[str, Any]
+    _queries: Iterator[Query] = field(init=False)
     _numbers: dict[Node, int] = field(factory=dict, init=False)  # a node's number in the sum
     _left: list[Any] = field(factory=list, init=False)  # nodes that are still there
     _done: dict[str, set[Node]] = field(init=False)  # nodes that took a step, by step
-    _gone: set[Node] = field(factory=set, init=False)  # nodes that did not bring what was asked
-    _server: SumServer = field(default=None, init=False)
-    _plan: SumPlan = field(default=None, init=False)
-    _failed: bool = field(default=False, init=False)
+    _step: str = field(default="", init=False)
+    _read: Callable[[bytes, Node], Any] = field(init=False)  # the answer to that step
+    _values: dict[int, Any] = field(factory=dict, init=False)  # what was read, by number
+    _server: SumServer | None = field(default=None, init=False)
+    _sum: MaskedSum | None = field(default=None, init=False)
 
-    def __attrs_post_init__(self) -> None:
-        """Start no mean of releases: there is one of their sum."""
-        self._done = {step: set() for step in (IDENTITY, *STEPS)}
+    @_done.default
+    def _none(self) -> dict[str, set[Node]]:
+        return {step: set() for step in (IDENTITY, *STEPS)}
 
-    def reusable(self) -> dict[str, Any]:
-        """Return the fields that later rounds of the same mechanism need not make again."""
-        return {"request": self.request}
+    def start(self, nodes: Sequence[Node]) -> None:
+        """Begin with the nodes of a round."""
+        self._left = sorted(nodes, key=_order)
+        self._queries = self._steps()
 
-    def begin(self, requests: list[Asked], transport: Transport) -> list[Asked]:
-        """Collect keys and shares from nodes; return the requests to those who dealt (U1)."""
-        self._transport = transport
-        self._left = sorted(asked.node for asked in requests)
-        try:
-            inboxes = self._collect()
-        except QuietbitError as error:
-            self._fail(error)
-            return []
-        dealers = self._server.dealers()
-        self._left = [node for node in self._left if self._numbers[node] in inboxes]
-        by_node = {asked.node: asked for asked in requests}
-        for node in self._left:
-            table = pack_inbox(self._plan, dealers, inboxes[self._numbers[node]])
-            by_node[node].own_records[SUM] = self._request(VECTOR, node, table)
-        return [by_node[node] for node in self._left]
+    def next(self) -> Query | None:
+        """Return the next step, of those who took the last one; raise below the threshold."""
+        return next(self._queries, None)
 
-    def asked(self, node: Node) -> bool:
-        """Return whether a node is still there."""
-        return node in self._left
+    def beside(self, requests: int) -> Mapping[str, Any]:
+        """Return what is asked beside the sum: the server sees the release."""
+        return {SUM: sum_request(ALONE, requests, 1)}
 
-    def waits_for(self, node: Node, step: str = "") -> bool:
-        """Return whether a node was asked for a step and has said nothing yet."""
-        return self.asked(node) and node not in self._done[step] and node not in self._declined
+    def answer(self, node: Node, reply: Reply) -> None:
+        """Read the answer to a step."""
+        data = answer_of(reply.records.get(SUM), self._step)
+        self._values[self._numbers[node]] = self._read(data, node)
+        self._done[self._step].add(node)
 
-    def take(self, reply: Reply) -> bool:
-        """Add one masked vector to the sum; return False, with a note, where there is none."""
-        for side in self.beside:
-            if side.asked(reply.node):
-                return side.take(reply)
-        return self._read(VECTOR, reply, self._vector) is not None
+    def decode(self, payload: Any) -> FloatVector:
+        """Refuse: nothing is seen of one vector."""
+        raise InvalidPayload("A masked vector says nothing by itself.")
+
+    def add(self, release: Release) -> None:
+        """Add a node's vector to the sum."""
+        if self._server is None:
+            raise InvalidPayload("No vector was asked for.")
+        self._server.receive(self._numbers[release.node], bytes(release.payload))
+        self._done[VECTOR].add(release.node)
 
     def mean(self) -> FloatVector | None:
-        """Unmask the sum over U2 and decode it; None where there is no sum."""
-        return self._decoded(Summable.of(self.mechanism).mean_from_sum)
+        """Decode the unmasked sum; None where there is none."""
+        if self._sum is None:
+            return None
+        count = len(self._sum.clients)
+        return Summable.of(self.mechanism).mean_from_sum(self._sum.total, count)
 
     def kept(self) -> FloatVector | None:
         """Return the mean on the rows that all nodes keep; None where there is no sum."""
-        return self._decoded(SummableRows.of(self.mechanism).kept_from_sum)
+        if self._sum is None:
+            return None
+        count = len(self._sum.clients)
+        return SummableRows.of(self.mechanism).kept_from_sum(self._sum.total, count)
 
-    def failed(self) -> set[Any]:
-        """Return the nodes that fell silent before their vector was here: dead, late or lost."""
-        return self._gone - self._done[VECTOR] - self._declined - self._spoilt
-
-    def steps(self) -> tuple[int, ...]:
+    def columns(self) -> Mapping[str, Any]:
         """Return how many nodes took each step."""
         active = self.sums.masks.active
-        return tuple(len(self._done[step]) for step in STEPS if active or step != CONFIRM)
+        steps = [len(self._done[step]) for step in STEPS if active or step != CONFIRM]
+        return {"steps": tuple(steps)}
 
-    def report(self) -> RoundReport:
-        """Return the counts; ``answered`` are the clients in the sum."""
-        clients = len(self._numbers) or len(self._left)
-        return replace(super().report(), asked=clients, skipped=self._failed)
+    @property
+    def size(self) -> int:
+        """How many clients the sum was to be of."""
+        return len(self._numbers) or len(self._left)
 
-    def _collect(self) -> dict[int, Any]:
-        """Ask for identities where the server may lie, keys and shares; return the inboxes."""
+    def liars(self) -> Mapping[Node, str]:
+        """Return the nodes that broke the protocol, with what they did."""
+        nodes = {number: node for node, number in self._numbers.items()}
+        liars = {} if self._server is None else self._server.liars
+        return {nodes[number]: lie for number, lie in liars.items()}
+
+    def _steps(self) -> Iterator[Query]:
+        """Ask for step after step, and hand what comes to the server of the sum."""
         members: tuple[bytes, ...] | None = None
         table = b""
         if self.sums.masks.active:
-            members, table = self._members()
+            yield from self._identities()
+            members, table = self.sums.members(self._left)
         self._numbers = _numbered(self._left)
         count = len(self._left)
         rule = f"at least {self.sums.masks.threshold}, the threshold"
         require(count >= 2, "number of clients in the sum", count, rule)
-        # The request as the first client reads it: the plan follows from what all are asked alike.
-        records = {RECORD: self.request, SUM: sum_request(KEYS, count, 1)}
-        plan = self.sums.plan
-        request = read_request(records, plan, [Masking(plan)], NodeName(self.run, 0))
-        self._plan = sum_plan(request, summable(self.mechanism), members)
-        self._server = SumServer(self._plan)
-        keys = self._step(KEYS, dict.fromkeys(self._left, table), self._keys)
-        roster = self._server.advertise(keys)
-        self._left = [node for node in self._left if self._numbers[node] in roster]
-        tables = dict.fromkeys(self._left, pack_roster(roster))
-        return self._server.deal(self._step(SHARES, tables, self._shares))
+        plan = self.sums.sum_plan(self.name, self.asked, count, self.mechanism, members)
+        server = SumServer(plan)
+        self._server = server
 
-    def _members(self) -> tuple[tuple[bytes, ...], bytes]:
-        """Ask nodes who they are; return the public keys of those who said so, and their places."""
+        def keys(data: bytes, node: Node) -> Advertisement:
+            """Read a node's keys; refuse those that would make all others leave."""
+            advertisement = Advertisement.read(plan, data)
+            advertisement.check(plan, self._numbers[node])
+            return advertisement
+
+        def shares(data: bytes, node: Node) -> dict[int, bytes]:
+            """Read a node's shares; refuse a node that deals to some of the others alone."""
+            dealt = unpack_dealt(data)
+            holders = server.holders(self._numbers[node])
+            rule = "exactly the others of the roster"
+            require(set(dealt) == holders, "receivers of its shares", sorted(dealt), rule)
+            return dealt
+
+        yield self._query(KEYS, dict.fromkeys(self._left, table), keys)
+        roster = server.advertise(self._values)
+        tables = dict.fromkeys(self._there(KEYS, roster), pack_roster(roster))
+        yield self._query(SHARES, tables, shares)
+        inboxes = server.deal(self._values)
+        dealers = server.dealers()
+        tables = {}
+        for node in self._there(SHARES, inboxes):
+            tables[node] = pack_inbox(plan, dealers, inboxes[self._numbers[node]])
+        yield self._query(VECTOR, tables, releases=True)
+        arrived = server.arrived()
+        confirmed: dict[int, bytes] = {}
+        if plan.active:
+            lists = dict.fromkeys(self._there(VECTOR), plan.bitmap(arrived))
+            yield self._query(CONFIRM, lists, _signature)
+            confirmed = server.confirm(self._values)
+        tables = {}
+        for node in self._there(CONFIRM if plan.active else VECTOR):
+            masked = server.masked(self._numbers[node])
+            tables[node] = pack_evidence(plan, arrived, confirmed, masked)
+        yield self._query(UNMASK, tables, _unmasking)
+        self._sum = server.finish(self._values)
+
+    def _identities(self) -> Iterator[Query]:
+        """Ask nodes who they are, unless they have said so; leave one node per member."""
         nodes = self._left
         places = self.sums.places
         self._numbers = _numbered(nodes)
-        self._left = [node for node in nodes if node not in places]
-        if self._left:
-            self._step(IDENTITY, dict.fromkeys(self._left, b""), self.sums.identify)
+        strangers = [node for node in nodes if node not in places]
+        if strangers:
+            yield self._query(IDENTITY, dict.fromkeys(strangers, b""), self.sums.identify)
         by_place = {places[node]: node for node in reversed(nodes) if node in places}
-        self._left = sorted(by_place.values())
-        return self.sums.members(self._left)
+        self._left = sorted(by_place.values(), key=_order)
 
-    def _decoded(self, decode: Callable[[Any, int], FloatVector]) -> FloatVector | None:
-        """Have lists confirmed and the sum unmasked, and decode it; None where that fails."""
-        if self._failed:
-            return None
-        self._gone |= set(self._left) - self._done[VECTOR]
-        self._left = sorted(self._done[VECTOR])
-        server = self._server
-        plan = self._plan
-        try:
-            arrived = server.arrived()
-            confirmed: dict[int, bytes] = {}
-            if plan.active:
-                lists = dict.fromkeys(self._left, plan.bitmap(arrived))
-                confirmed = server.confirm(self._step(CONFIRM, lists, _signature))
-            tables = {}
-            for node in self._left:
-                masked = server.masked(self._numbers[node])
-                tables[node] = pack_evidence(plan, arrived, confirmed, masked)
-            masked_sum = server.finish(self._step(UNMASK, tables, _unmasking))
-            return decode(masked_sum.total, len(masked_sum.clients))
-        except QuietbitError as error:
-            self._fail(error)
-            return None
-        finally:
-            self._name_liars()
-
-    def _keys(self, data: bytes, node: Node) -> Advertisement:
-        """Read a node's keys; refuse those that would make all others leave."""
-        advertisement = Advertisement.read(self._plan, data)
-        advertisement.check(self._plan, self._numbers[node])
-        return advertisement
-
-    def _shares(self, data: bytes, node: Node) -> dict[int, bytes]:
-        """Read a node's shares; refuse a node that deals to some of the others alone."""
-        shares = unpack_dealt(data)
-        holders = self._server.holders(self._numbers[node])
-        rule = "exactly the others of the roster"
-        require(set(shares) == holders, "receivers of its shares", sorted(shares), rule)
-        return shares
-
-    def _vector(self, reply: Reply) -> bool:
-        """Add a node's vector to the sum."""
-        node = reply.node
-        release = Framed.from_bytes(join_pieces(reply.records))
-        release.expect(self.run, self.number, self.name_of(node))
-        self._server.receive(self._numbers[node], bytes(release.payload))
-        self.count(node, release.payload)
-        self.note_extras(reply)
-        return True
-
-    def _request(self, step: str, node: Node, table: bytes) -> dict[str, Any]:
-        return sum_request(step, len(self._numbers), self._numbers[node], table)
-
-    def _step(
-        self, step: str, tables: Mapping[Any, bytes], read: Callable[[bytes, Any], Result]
-    ) -> dict[int, Result]:
-        """Ask the nodes of ``tables`` and wait; return what was read of each, by its number."""
-        requests = []
+    def _query(
+        self,
+        step: str,
+        tables: Mapping[Node, bytes],
+        read: Callable[[bytes, Node], Any] | None = None,
+        *,
+        releases: bool = False,
+    ) -> Query:
+        """Return the query of a step, with a table for each node."""
+        self._step = step
+        self._values = {}
+        if read is not None:
+            self._read = read
+        records = {}
         for node, table in tables.items():
-            records = {SUM: self._request(step, node, table), RECORD: self.request}
-            requests.append(Asked(node, self, records=records, carries_model=False))
-        replies = self._transport.exchange(requests, self.sums.masks.timeout)
-        for asked in requests:
-            self.downlink += asked.size
-            for part in self.parts:
-                part.sent(self, asked)
-        results = {}
+            request = sum_request(step, len(self._numbers), self._numbers[node], table)
+            records[node] = {SUM: request}
+        timeout = None if releases else self.sums.masks.timeout
+        return Query(tuple(tables), records, step, releases, timeout)
 
-        def answer(reply: Reply) -> Result:
-            return read(answer_of(reply.records.get(SUM), step), reply.node)
+    def _there(self, step: str, numbers: Container[int] | None = None) -> list[Any]:
+        """Return the nodes that took a step, those with these ``numbers`` where they are given."""
+        taken = self._done[step]
+        if numbers is not None:
+            taken = {node for node in taken if self._numbers[node] in numbers}
+        self._left = sorted(taken, key=_order)
+        return self._left
 
-        for reply in replies:
-            value = self._read(step, reply, answer)
-            if value is not None:
-                results[self._numbers[reply.node]] = value
-        self._gone |= set(tables) - self._done[step]
-        self._left = sorted(self._done[step])
-        return results
 
-    def _read(self, step: str, reply: Reply, read: Callable[[Reply], Result]) -> Result | None:
-        """Return what the first reply of a node to a step says; None, with a note, for others."""
-
-        def first(reply: Reply) -> Result:
-            if not self.waits_for(reply.node, step):
-                raise InvalidParameter("this node was not asked, or has already answered.")
-            result = read(reply)
-            self._done[step].add(reply.node)
-            return result
-
-        return self.read(reply, first, step)
-
-    def _fail(self, error: QuietbitError) -> None:
-        self._failed = True
-        self._name_liars()
-        self.notes.append(Note(f"there is no sum: {error}"))
-
-    def _name_liars(self) -> None:
-        """Note which nodes were found out, each once."""
-        nodes = {number: node for node, number in self._numbers.items()}
-        liars = self._server.liars if self._server else {}
-        for number, lie in liars.items():
-            note = Note(one_line(lie), nodes[number], Outcome.EXPOSED)
-            if note not in self.notes:
-                self.notes.append(note)
+def _order(node: Node) -> tuple[bool, Node]:
+    return isinstance(node, str), node
 
 
 def _numbered(nodes: Iterable[Node]) -> dict[Node, int]:

@@ -22,15 +22,23 @@ import numpy as np
 from attrs import frozen
 from numpy.typing import NDArray
 
+from quietbit._typing import FloatVector
 from quietbit.errors import InvalidParameter, check_int, require
 from quietbit.mechanism.base import Mechanism
-from quietbit.node.gatekeeper import Gate
 from quietbit.node.refusal import NeedsModel
-from quietbit.node.request import ProposedMechanism, Request, run_name
+from quietbit.node.request import Request, run_name
 from quietbit.run.fields import Real, Word, choice
 from quietbit.run.layout import ModelLayout, named_arrays
 from quietbit.run.messages import MODEL, SPEED, Asked
-from quietbit.run.part import Arrival, Part, Step, Transport, lifted, released_dimension
+from quietbit.run.part import (
+    Arrival,
+    Closed,
+    Part,
+    Scope,
+    Step,
+    lifted,
+    released_dimension,
+)
 from quietbit.run.record import RoundReport
 from quietbit.run.terms import Say, Section, Terms
 from quietbit.wire.downlink import Downlink, Lift, OutOfStep, Replica, ServerStep, replay_all
@@ -191,45 +199,13 @@ class Replaying(Part):
         self._replay = replay
         self._say = say
         self._warned = False
-        self._round: Any = None  # the last one that was asked for
         self._leader: Leader | None = None
 
-    def ask(self, round: Any, requests: list[Asked], transport: Transport | None) -> None:
-        """Send each node the rounds that it missed, in the model's place, or what goes with it."""
-        if round.section:
-            return
-        if self._round is not round:
-            self._round = round
-            self._lead(round)
-        if self._leader is None:
-            return
-        for asked in requests:
-            if asked.carries_model:
-                asked.carries_model, records = self._leader.records(asked.node)
-                asked.records.update(records)
-
-    def advance(self, round: Any) -> Step | None:
-        """Take the step as nodes will take it; without releases the model stays."""
-        leader = self._leader
-        if leader is None:
-            return None
-        kept = round.kept()
-        if kept is None:
-            return Step(None, final=True)
-        return Step(leader.advance(kept, round.mechanism, round.number), final=True)
-
-    def close(self, round: Any) -> Mapping[str, Any]:
-        """Note which nodes have the round's model now, and which could not replay it."""
-        if self._leader is not None:
-            rounds = [round, *round.beside]
-            answered = [node for member in rounds for node in member.answered]
-            needing = [node for member in rounds for node in member.needing]
-            self._leader.heard(answered, needing)
-        return {}
-
-    def _lead(self, round: Any) -> None:
+    def begin(self, scope: Scope) -> None:
         """Follow the round's model; warn once where nodes cannot replay the engine's step."""
-        model = round.model
+        model = scope.model
+        if model is None:
+            return
         if model.step is None or not model.layout.single:
             if not self._warned:
                 self._warned = True
@@ -238,10 +214,35 @@ class Replaying(Part):
                     reason = "not everything that is learnt is float32"
                 self._say(WARNING, KEEPS_FULL.format(reason))
         elif self._leader is None or not self._leader.holds(model.arrays):
+            before = scope.number - 1
             self._leader = Leader(
-                model.layout, model.arrays, self._replay, model.step, round.number - 1, round.lift
+                model.layout, model.arrays, self._replay, model.step, before, scope.lift
             )
             self.takes_step = True
+
+    def ask(self, scope: Scope, requests: list[Asked]) -> None:
+        """Send each node the rounds that it missed, in the model's place, or what goes with it."""
+        if scope.section or self._leader is None:
+            return
+        for asked in requests:
+            if asked.carries_model:
+                asked.carries_model, records = self._leader.records(asked.node)
+                asked.records.update(records)
+
+    def advance(self, scope: Scope, kept: FloatVector | None) -> Step:
+        """Take the step as nodes will take it; without releases the model stays."""
+        if kept is None or self._leader is None:
+            return Step(None, final=True)
+        return Step(self._leader.advance(kept, scope.mechanism, scope.number), final=True)
+
+    def close(self, closed: Closed) -> Mapping[str, Any]:
+        """Note which nodes have the round's model now, and which could not replay it."""
+        if self._leader is not None:
+            rounds = (closed, *closed.beside)
+            answered = [node for member in rounds for node in member.answered]
+            needing = [node for member in rounds for node in member.needing]
+            self._leader.heard(answered, needing)
+        return {}
 
 
 @final
@@ -254,17 +255,17 @@ class Following(Part):
         """Keep the plan, which says what of a model is learnt."""
         self._plan = plan
 
-    def accept(self, request: Request, arrival: Arrival, gate: Gate) -> None:
+    def accept(self, request: Request, arrival: Arrival) -> None:
         """Keep a full model for later rounds, or put the replayed one in the rounds' place."""
         record = arrival.records.get(MODEL)
         if record is None:  # a server whose step nodes cannot take sends full models alone
             return
         rounds = _Rounds.read(record)
         if arrival.arrays:
-            self._keep(rounds, request, arrival, gate.models)
+            self._keep(rounds, request, arrival, arrival.store)
         else:
-            mechanism = ProposedMechanism.read(request.mechanism, gate.families).mechanism
-            self._replay(rounds, request, arrival, mechanism, gate.models)
+            mechanism = arrival.proposed.mechanism
+            self._replay(rounds, request, arrival, mechanism, arrival.store)
 
     def _keep(self, rounds: _Rounds, request: Request, arrival: Arrival, store: Store) -> None:
         """Keep the full model that came; refuse one that is not the announced one."""

@@ -15,7 +15,6 @@ from attrs import frozen
 
 from quietbit.errors import require
 from quietbit.mechanism.projected import MOST_SAMPLES
-from quietbit.node.gatekeeper import AcceptedRequest
 from quietbit.run.fields import Real, Whole, choice
 from quietbit.run.messages import BatchFault, UnusedBatch
 from quietbit.run.part import Part
@@ -92,9 +91,9 @@ class Sampling(Part):
     def __init__(self, plan: Terms) -> None:
         """Need nothing of the plan: that it protects samples is enough."""
 
-    def check_handed_over(self, accepted: AcceptedRequest) -> None:
+    def check_handed_over(self, drawn: int | None, added: int) -> None:
         """Raise where no batch was drawn, or none of the drawn samples has a gradient."""
-        if accepted.drawn is None:
+        if drawn is None:
             raise UnusedBatch(BatchFault.NOT_DRAWN)
-        if accepted.drawn and not accepted.added:
+        if drawn and not added:
             raise UnusedBatch(BatchFault.NOTHING_ADDED)

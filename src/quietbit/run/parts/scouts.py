@@ -23,8 +23,8 @@ from quietbit.mechanism.expectation import expectation
 from quietbit.node.request import run_name
 from quietbit.plan.clip import MovingClip, why_it_stays
 from quietbit.run.fields import Real, Whole, choice
-from quietbit.run.messages import RECORD, Asked
-from quietbit.run.part import Part, Transport
+from quietbit.run.messages import Node
+from quietbit.run.part import Aside, Closed, Part, Scope
 from quietbit.run.record import RoundReport
 from quietbit.run.terms import Outlook, Say, Section, Terms
 
@@ -123,18 +123,17 @@ class Scouting(Part):
         """Return the mechanism at the clip of the round."""
         return ClipMoves.of(mechanism).at_clip(self.moving.clip)
 
-    def ask(self, round: Any, requests: list[Asked], transport: Transport | None) -> None:
+    def aside(self, scope: Scope, nodes: list[Node]) -> Aside | None:
         """Ask the scouts among the nodes about the clip in place of an update."""
-        if round.section:
-            return
-        for asked in self._chosen(round, requests):
-            if not round.beside:
-                round.side(Scouted.of(round.mechanism).scout(), self.section)
-            (asked.round,) = round.beside
-            asked.records[RECORD] = asked.round.request
+        if scope.section:
+            return None
+        scouts = frozenset(self._chosen(scope, nodes))
+        if not scouts:
+            return None
+        return Aside(self.section, Scouted.of(scope.mechanism).scout(), scouts)
 
-    def _chosen(self, round: Any, requests: list[Asked]) -> list[Asked]:
-        """Return the requests to scouts: by a public draw of every node, which it checks itself.
+    def _chosen(self, scope: Scope, nodes: list[Node]) -> list[Node]:
+        """Return the scouts: by a public draw of every node, which it checks itself.
 
         A simulation has a fixed number of scouts, those of lowest rank, so that a sum is of as many
         clients as its cost is computed for.
@@ -143,28 +142,28 @@ class Scouting(Part):
         if plan.mode == "planned":
             name = f"simulation/{plan.seed}".encode()
 
-            def rank(asked: Asked) -> int:
-                return scout_rank(name, round.number - 1, int(asked.node))
+            def rank(node: Node) -> int:
+                return scout_rank(name, scope.number - 1, int(node))
 
-            return sorted(requests, key=rank)[: plan.cohort - plan.updates]
-        name = run_name(round.run)
+            return sorted(nodes, key=rank)[: plan.cohort - plan.updates]
+        name = run_name(scope.run)
         scouts = []
-        for asked in requests:
-            if not is_turn_of(round.mechanism, name, round.number, round.name_of(asked.node)):
-                scouts.append(asked)
+        for node in nodes:
+            if not is_turn_of(scope.mechanism, name, scope.number, scope.name_of(node)):
+                scouts.append(node)
         return scouts
 
-    def close(self, round: Any) -> Mapping[str, Any]:
+    def close(self, closed: Closed) -> Mapping[str, Any]:
         """Move the clip by what the scouts answered; where nobody was asked, it stays."""
         record: dict[str, Any] = {"clip": self.moving.clip}
-        if not round.beside:
+        if not closed.beside:
             self.moving.stay()
             return record
-        (scouts,) = round.beside
-        counts = scouts.report()
-        record["scouts"] = counts.asked
-        record["scouted"] = counts.answered
-        updates = max(1, round.report().answered)
-        noise = expectation(round.mechanism, cohort=updates, trust=self._plan.trust).noise
-        self.moving.move(scouts.answers(), noise)
+        (scouts,) = closed.beside
+        record["scouts"] = scouts.report.asked
+        record["scouted"] = scouts.report.answered
+        updates = max(1, closed.report.answered)
+        mechanism = closed.scope.mechanism
+        noise = expectation(mechanism, cohort=updates, trust=self._plan.trust).noise
+        self.moving.move(scouts.answers, noise)
         return record

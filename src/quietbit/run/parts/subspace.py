@@ -24,7 +24,7 @@ from __future__ import annotations
 import os
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Mapping, MutableMapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar, TypeAlias, cast, final
 
@@ -34,12 +34,11 @@ from numpy.typing import NDArray
 
 from quietbit._typing import FloatVector
 from quietbit.errors import QuietbitError, require
-from quietbit.node.gatekeeper import Gate
 from quietbit.node.refusal import NeedsModel
 from quietbit.node.request import Request
 from quietbit.run.fields import Whole, needed
 from quietbit.run.messages import ENCLOSED, Asked, Node
-from quietbit.run.part import AppAnswer, Arrival, Part, Transport
+from quietbit.run.part import AppAnswer, Arrival, Closed, Part, Scope
 from quietbit.run.record import RoundReport
 from quietbit.run.terms import Say, Section, Terms
 from quietbit.subspace import Subspace
@@ -148,9 +147,9 @@ class ServerCoordinates(_Coordinates):
         self.check(dimension)
         return size
 
-    def ask(self, round: Any, requests: list[Asked], transport: Transport | None) -> None:
+    def ask(self, scope: Scope, requests: list[Asked]) -> None:
         """Send the directions to nodes that have not got them yet, or that cannot keep them."""
-        if round.section:
+        if scope.section:
             return
         enclosed = {TITLE: self._space.directions}
         for asked in requests:
@@ -159,9 +158,9 @@ class ServerCoordinates(_Coordinates):
                 self._sent += self._space.bytes_once
                 asked.records[ENCLOSED] = enclosed
 
-    def close(self, round: Any) -> Mapping[str, Any]:
+    def close(self, closed: Closed) -> Mapping[str, Any]:
         """Report k, d and the bytes of directions that were sent; note who has lost them."""
-        for node in round.needing:
+        for node in closed.needing:
             if node in self._has:
                 self._has.discard(node)
                 self._lost[node] += 1
@@ -198,9 +197,9 @@ class ClientCoordinates(_Coordinates):
             self.check(dimension)
         return size
 
-    def accept(self, request: Request, arrival: Arrival, gate: Gate) -> None:
+    def accept(self, request: Request, arrival: Arrival) -> None:
         """Take the directions that came and keep them for the run, or those that were kept."""
-        store: MutableMapping[str, bytes] | None = gate.models
+        store = arrival.store
         name = f"{request.run}.{TITLE}"
         sent = arrival.records.get(ENCLOSED, {}).get(TITLE)
         if sent is not None:

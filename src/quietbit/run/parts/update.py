@@ -12,9 +12,8 @@ import numpy as np
 
 from quietbit._typing import FloatVector
 from quietbit.errors import InvalidParameter, require
-from quietbit.node.gatekeeper import Gate
 from quietbit.node.policy import ANSWERING
-from quietbit.node.request import ProposedMechanism, Request
+from quietbit.node.request import Request
 from quietbit.run.layout import ModelLayout
 from quietbit.run.part import AppAnswer, Arrival, Part, released_dimension
 from quietbit.run.terms import Terms
@@ -32,7 +31,7 @@ class Updating(Part):
         self._layout = ModelLayout((), ())
         self._received: list[FloatVector] = []
 
-    def accept(self, request: Request, arrival: Arrival, gate: Gate) -> None:
+    def accept(self, request: Request, arrival: Arrival) -> None:
         """Keep the model; refuse one that does not fit the mechanism, and one for answers."""
         layout = ModelLayout.of(arrival.arrays, self._plan.local_arrays)
         dimension = released_dimension(arrival.parts, layout.dimension)
@@ -40,7 +39,7 @@ class Updating(Part):
             rule = f"{request.dimension}, the dimension of the server's mechanism"
             remedy = "use the same model and quietbit.local-arrays on server and nodes"
             raise InvalidParameter.of("number of trainable parameters", rule, dimension, remedy)
-        family = ProposedMechanism.read(request.mechanism, gate.families).family
+        family = arrival.proposed.family
         require(
             family not in ANSWERING,
             "mechanism of an update",

@@ -11,12 +11,11 @@ from typing import Any, ClassVar, final
 
 from attrs import frozen
 
-from quietbit.node.gatekeeper import Gate
 from quietbit.node.refusal import NotAllowed
 from quietbit.node.request import Request
 from quietbit.run.fields import Whole, needed
 from quietbit.run.messages import Reply
-from quietbit.run.part import Arrival, Part
+from quietbit.run.part import Arrival, Closed, Part, Scope
 from quietbit.run.record import RoundReport
 from quietbit.run.terms import Say, Section, Terms
 from quietbit.wire.uplink import EXAMPLES, effective, weight_of
@@ -56,15 +55,15 @@ class WeightedMean(Part):
         """Weight up to ``most_examples``."""
         self._most_examples = most_examples
 
-    def weight(self, round: Any, reply: Reply) -> float:
+    def weight(self, scope: Scope, reply: Reply) -> float:
         """Return the weight of an update; anything else that a node is asked for counts as one."""
-        if round.section:
+        if scope.section:
             return 1.0
         return weight_of(reply.metrics.get(EXAMPLES), self._most_examples)
 
-    def close(self, round: Any) -> Mapping[str, Any]:
+    def close(self, closed: Closed) -> Mapping[str, Any]:
         """Report how many releases of equal weight are as noisy."""
-        return {"effective": effective(round.weights)}
+        return {"effective": effective(closed.weights)}
 
 
 @final
@@ -76,9 +75,9 @@ class Weighting(Part):
     def __init__(self, plan: Terms) -> None:
         """Need nothing of the plan: that it weights is enough."""
 
-    def accept(self, request: Request, arrival: Arrival, gate: Gate) -> None:
+    def accept(self, request: Request, arrival: Arrival) -> None:
         """Refuse a run that weights by examples, unless the policy lets their number out."""
-        if EXAMPLES not in gate.metrics:
+        if EXAMPLES not in arrival.metrics:
             raise NotAllowed(
                 "The run weights by examples, which the policy's metrics do not name.",
                 rule="metrics",
