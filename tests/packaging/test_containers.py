@@ -75,11 +75,11 @@ def test_ledger_and_network_are_never_in_one_container(role):
 def first_command(file: str) -> list[str]:
     """The words with which a file tells an owner to make the policy and the ledger."""
     text = re.sub(r" \\\n(?:#| )\s*", " ", (ROOT / file).read_text())
-    return re.search(r"quietbit node init .*", text)[0].split()
+    return re.search(r"quietbit node init /.*", text)[0].split()
 
 
 @pytest.mark.parametrize(
-    "file", ["deploy/flower-supernode/compose.yaml", "docs/how-to/go-to-production.md"]
+    "file", ["deploy/flower-supernode/compose.yaml", "docs/how-to/own-a-node.md"]
 )
 def test_the_first_command_works_as_it_is_written(file, tmp_path):
     words = first_command(file)

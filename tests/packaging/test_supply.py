@@ -77,7 +77,7 @@ def test_a_lock_has_what_the_package_asks_for_in_the_versions_that_are_tested(na
     assert {package: found[package] for package in found if package in pins} == {
         package: pins[package] for package in found if package in pins
     }
-    assert "torch" not in found  # its wheels differ by accelerator: docs/how-to/go-to-production.md
+    assert "torch" not in found  # its wheels differ by accelerator: docs/how-to/own-a-node.md
 
 
 def test_a_bill_changes_with_what_it_lists_and_with_nothing_else(monkeypatch):

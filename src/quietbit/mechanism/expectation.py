@@ -7,7 +7,7 @@ Idea     a server sees the mean of a cohort plus noise. The length of the noise 
 Symbols  d = dimension; C = clip; m = cohort; T = rounds; e = squared error of a decoded coordinate.
          nu = noise of a round's mean / C: sqrt(d e / m) / C; sqrt(d e) / (m C) where noise is added
          once, to the sum. rho = nu / sqrt(T).
-Source   docs/how-to/what-to-expect.md; thresholds: benchmarks/expectations.py,
+Source   docs/how-to/choose.md; thresholds: benchmarks/expectations.py,
          benchmarks/README.md.
 """
 

@@ -270,7 +270,7 @@ def vacuum(place, copy):
 
 
 def test_backup_while_the_node_works(capsys, tmp_path):
-    """As docs/how-to/operate-a-node.md says: the counter is copied first."""
+    """As docs/how-to/own-a-node.md says: the counter is copied first."""
     init(capsys, tmp_path)
     path = tmp_path / "policy.toml"
     sender = PrivateSender(Uplink(MECHANISM), path)
