@@ -27,7 +27,7 @@ ACCEPT = """
 import os, time
 from quietbit.node.ledger import FileLedger
 from quietbit.node.request import Request, SumPart
-from quietbit.node.release import LocalGate
+from quietbit.node.gate import LocalGate
 gate = LocalGate(policy, FileLedger(policy.ledger, policy.counter), {{}})
 part = SumPart("keys", {honest} + 100, 1, {honest} + 100, {honest}, "honest-but-curious")
 request = Request(run=os.getpid(), round=1, node=1, dimension=42, mechanism=description_of(mechanism(0)), epsilon=1e6,

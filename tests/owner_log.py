@@ -8,7 +8,7 @@ import logging
 
 import pytest
 
-LOGGER = logging.getLogger("quietbit.node.release")
+LOGGER = logging.getLogger("quietbit.node.gate")
 
 
 class OwnerLog(logging.Handler):

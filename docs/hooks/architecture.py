@@ -60,7 +60,7 @@ GROUPS = (
     Group(
         ("node", "auditor"),
         "owner's policy, ledger, gate; self-test",
-        ("node/release.py", "node/ledger.py"),
+        ("node/gate.py", "node/ledger.py"),
     ),
     Group(("secagg", "wire"), "masked sums; updates to bytes, bytes to means"),
     Group(

@@ -29,9 +29,9 @@ from quietbit.mechanism.ball import Ball, Norm
 from quietbit.mechanism.batch import LocalSteps, PoissonBatch
 from quietbit.node import Policy, init
 from quietbit.node.budget import account_of
+from quietbit.node.gate import LocalGate
 from quietbit.node.ledger import FileLedger
 from quietbit.node.refusal import AnsweredBefore
-from quietbit.node.release import LocalGate
 from quietbit.node.request import ProposedMechanism, Request, description_of
 from quietbit.privacy.account import Account
 
@@ -142,7 +142,8 @@ def campaign(folder: Path, kills: int, seed: int) -> dict[str, int]:
     )
     books = FileLedger(policy.ledger, policy.counter).read()
     account = account_of(books, cap, 0, policy.least_epsilon, policy.data_set)
-    assert account == Account(cap, "adaptive").spend(cost, done["noted"])
+    assert [times for _, times in account.entries] == [done["noted"]]
+    assert account.epsilon() == Account(cap, "adaptive").spend(cost, done["noted"]).epsilon()
     try:
         gate_of(policy).accept(asked(books.last_round("7")))
     except AnsweredBefore:

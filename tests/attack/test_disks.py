@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from attack import disk
-from quietbit.node.release import PrivateSender
+from quietbit.node.sender import PrivateSender
 from quietbit.wire.uplink import Uplink
 from unit.node.makers import MECHANISM, books, write_policy
 
@@ -103,7 +103,7 @@ SEND = """
 import sys
 import numpy as np
 from quietbit.node.refusal import BudgetSpent
-from quietbit.node.release import PrivateSender
+from quietbit.node.sender import PrivateSender
 from quietbit.wire.uplink import Uplink
 from unit.node.makers import DIMENSION, MECHANISM
 sender = PrivateSender(Uplink(MECHANISM), sys.argv[1])

@@ -439,7 +439,7 @@ import numpy as np
 from quietbit.node.ledger import FileLedger, LedgerError
 from quietbit.node.policy import Policy
 from quietbit.node.request import ProposedMechanism
-from quietbit.node.release import PrivateSender
+from quietbit.node.sender import PrivateSender
 from quietbit.wire.uplink import Uplink
 what, path, cases = sys.argv[1], sys.argv[2], int(sys.argv[3])
 uplink, rng, policy = Uplink(ProposedMechanism.read(sys.stdin.read()).mechanism), random.Random(7), Policy.load(path)
@@ -462,7 +462,7 @@ def release_for_ever(limit, said):
 
 for case in range(cases):
     before = releases()
-    limit = os.stat(policy.ledger).st_size + rng.randrange(20_000) if what == "full" else 0
+    limit = os.stat(policy.ledger).st_size + rng.randrange(6_000) if what == "full" else 0
     hear, say = os.pipe()
     pid = os.fork()
     if pid == 0:

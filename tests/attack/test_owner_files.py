@@ -16,7 +16,7 @@ import pytest
 from quietbit.node.database import LedgerError
 from quietbit.node.ledger import FileLedger
 from quietbit.node.policy import Policy, PolicyError
-from quietbit.node.release import PrivateSender
+from quietbit.node.sender import PrivateSender
 from quietbit.wire.uplink import Uplink
 from unit.cli.kit import shell
 from unit.node.makers import DIMENSION, MECHANISM, books, write_policy

@@ -12,9 +12,9 @@ from quietbit.design.table import DesignSpec
 from quietbit.errors import QuietbitError
 from quietbit.mechanism.additive import Gaussian
 from quietbit.mechanism.interpolated import InterpolatedMVU
+from quietbit.node.gate import LocalGate
 from quietbit.node.ledger import FileLedger
 from quietbit.node.refusal import Reason, refusal_of
-from quietbit.node.release import LocalGate
 from unit.node.makers import BALL, MECHANISM, books, keeper, policy, request
 
 OTHERS = 1000  # the number of the other server's run

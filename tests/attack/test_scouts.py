@@ -211,7 +211,7 @@ def test_beside_a_sum_only_answers_leave_unmasked(tmp_path: Path) -> None:
     assert books(tmp_path).releases == 0
     node.accept(request(SCOUTS[0], MOVING.scout(), sum=part(ALONE))).release(UPDATE)
     found = books(tmp_path)
-    ((_, honest, _),) = found.counts
+    ((_, honest, _),) = found.counts()
     assert (found.releases, honest) == (1, 3)
     spent = account_of(
         found, Target(100.0, 1e-5, "replace-one", trust="secure-aggregation"), 3

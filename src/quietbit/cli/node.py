@@ -319,9 +319,9 @@ def _serve(
     import logging
     import threading
 
+    from quietbit.node.gate import LocalGate
     from quietbit.node.gatekeeper import Gatekeeper
     from quietbit.node.ledger import FileLedger
-    from quietbit.node.release import LocalGate
 
     check_known(log_level, LEVELS, "log-level")
     logging.basicConfig(level=log_level.upper(), format="%(asctime)s %(levelname)s %(message)s")

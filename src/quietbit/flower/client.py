@@ -50,10 +50,10 @@ from quietbit._typing import FloatVector
 from quietbit.errors import InvalidParameter, one_line, require
 from quietbit.flower.patches import in_simulation
 from quietbit.node.answer_time import AnswerTime
-from quietbit.node.gatekeeper import Gate
 from quietbit.node.guard import Outbox, guarded, quiet_handlers
 from quietbit.node.policy import Simulation
 from quietbit.node.refusal import Reason, Refusal
+from quietbit.node.seam import Gate
 from quietbit.run import messages
 from quietbit.run.batch import serving
 from quietbit.run.client import (

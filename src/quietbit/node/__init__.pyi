@@ -3,4 +3,4 @@
 from quietbit.node.policy import Policy as Policy
 from quietbit.node.policy import Simulation as Simulation
 from quietbit.node.policy import init as init
-from quietbit.node.release import PrivateSender as PrivateSender
+from quietbit.node.sender import PrivateSender as PrivateSender

@@ -41,7 +41,7 @@ import time
 from collections.abc import Callable
 from functools import cached_property
 from pathlib import Path
-from typing import Any, TypeAlias, final
+from typing import Any, final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -51,19 +51,15 @@ from quietbit._typing import FloatVector
 from quietbit.arrays import flatten
 from quietbit.errors import InvalidParameter, QuietbitError, require
 from quietbit.kernel.norm import Flat
+from quietbit.node.gate import LocalGate
 from quietbit.node.policy import PolicyError
 from quietbit.node.refusal import Noted, Reason, Refusal, Unusable, error_of, refusal_of
-from quietbit.node.release import (
-    CANNOT_MAKE,
-    CANNOT_SEND,
-    MADE_BEFORE,
-    LocalAcceptedRequest,
-    LocalGate,
-)
+from quietbit.node.release import CANNOT_MAKE, CANNOT_SEND, MADE_BEFORE
 from quietbit.node.request import Request
+from quietbit.node.seam import AcceptedRequest
 from quietbit.node.stores import ModelFolder
 
-__all__ = ["AcceptedRequest", "BatchSocket", "Gate", "Gatekeeper", "RemoteGate", "batch_of_parent"]
+__all__ = ["BatchSocket", "Gatekeeper", "RemoteGate", "batch_of_parent"]
 
 LOGGER = logging.getLogger(__name__)
 MAGIC = b"QBG1"
@@ -391,12 +387,6 @@ class RemoteAcceptedRequest:
                 self._connection.close()
                 raise
         return _answered(answer)
-
-
-# What holds policy, ledger and keys: this process, or one behind a socket.
-Gate: TypeAlias = LocalGate | RemoteGate
-# A request that is noted in the ledger, and its one release.
-AcceptedRequest: TypeAlias = LocalAcceptedRequest | RemoteAcceptedRequest
 
 
 @final

@@ -38,8 +38,8 @@ from nvflare.private.privacy_manager import Scope
 
 from quietbit.errors import InvalidParameter, require
 from quietbit.node.answer_time import AnswerTime
-from quietbit.node.gatekeeper import Gate
 from quietbit.node.policy import PolicyError, Simulation
+from quietbit.node.seam import Gate
 from quietbit.nvflare.patches import shut
 from quietbit.nvflare.task import (
     ABOUT,

@@ -1,7 +1,7 @@
 """One client turn: which gate answers, a request accepted and noted, then exactly one release.
 
 Idea     a request is read and checked by the parts of the plan, in their order, and accepted by the
-         gate (`quietbit.node.release`); the moment of the answer is fixed before the app begins
+         gate (`quietbit.node.gate`); the moment of the answer is fixed before the app begins
          (`quietbit.node.answer_time`). Whatever the app answers becomes one release: of the zero
          update, or of no cell, where nothing can be read from it. An adapter of an engine hands
          over what arrived, calls the app and carries what leaves.
@@ -29,12 +29,13 @@ from quietbit.errors import InvalidParameter, one_line
 from quietbit.mechanism.abilities import steps_of
 from quietbit.mechanism.calibrate import AUTO
 from quietbit.node.answer_time import AnswerTime
-from quietbit.node.gatekeeper import AcceptedRequest, Gate, RemoteGate
+from quietbit.node.gate import LocalGate
+from quietbit.node.gatekeeper import RemoteGate
 from quietbit.node.ledger import FileLedger, StateLedger
 from quietbit.node.policy import Policy, PolicyError, Simulation
 from quietbit.node.refusal import NotAllowed, Reason, Refusal, refusal_of
-from quietbit.node.release import LocalGate
 from quietbit.node.request import ALONE, VECTOR, ProposedMechanism, Request
+from quietbit.node.seam import AcceptedRequest, Gate
 from quietbit.node.stores import ModelFolder, Vault, key_file, simulation_key
 from quietbit.run.messages import MODEL, RECORD, SUM, NodeName, UnusedBatch, finite
 from quietbit.run.part import AppAnswer, Arrival, Part

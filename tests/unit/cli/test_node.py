@@ -12,12 +12,13 @@ import time
 import numpy as np
 import pytest
 
+from quietbit.node.gate import LocalGate
 from quietbit.node.gatekeeper import RemoteGate
 from quietbit.node.ledger import FileLedger
 from quietbit.node.policy import Policy
 from quietbit.node.refusal import NotAllowed
-from quietbit.node.release import LocalGate, PrivateSender
 from quietbit.node.request import Framed
+from quietbit.node.sender import PrivateSender
 from quietbit.wire.uplink import Uplink
 from unit.cli.kit import assert_refused, shell
 from unit.node.makers import DIMENSION, MECHANISM, NOISY, request

@@ -5,6 +5,7 @@ decline.
 import asyncio
 import importlib
 import logging
+import os
 import pickle
 import shutil
 import sys
@@ -25,10 +26,10 @@ from quietbit.flower import PrivateClientApp, SeededRngWarning, Simulation
 from quietbit.flower import client as client_module
 from quietbit.kernel.client_rng import seeded_client_rng
 from quietbit.node.budget import account_of
+from quietbit.node.gate import LocalGate
 from quietbit.node.gatekeeper import Gatekeeper
 from quietbit.node.ledger import FileLedger
 from quietbit.node.policy import Policy
-from quietbit.node.release import LocalGate
 from quietbit.node.request import Framed
 from quietbit.run.request import request_record
 from quietbit.target import Adjacency, Target
@@ -197,7 +198,7 @@ def test_failing_cannot_be_told_from_an_update_of_zero(what, tmp_path):
         (tmp_path / folder).mkdir()
         own = owned(tmp_path / folder, answer_seconds=0.0)
         replies.append(SIMULATED(request(3), context(11, partition=2, **own), work))
-        held.append(len((tmp_path / folder / "ledger").read_text().splitlines()))
+        held.append(books(tmp_path / folder).count)
     assert replies[0].content == replies[1].content
     assert not replies[0].has_error()
     assert held[0] == held[1]
@@ -311,7 +312,7 @@ def test_restarts_and_new_runs_go_on_with_the_file(tmp_path):
     for run in (1, 2, 3, 4):
         assert gated()(request(run=run), context(run, run=run, **own), app(SHIFT)).has_content()
     assert "budget-spent: " in reason(gated()(request(run=5), context(5, run=5, **own), never))
-    (tmp_path / "ledger").write_text((tmp_path / "ledger").read_text()[:-30])
+    os.truncate(tmp_path / "ledger", 30)
     said = reason(gated()(request(run=6), context(6, run=6, **own), never))
     assert said == "quietbit: unusable: This node cannot answer; its owner's log says why."
 

@@ -143,7 +143,7 @@ def test_ledger_and_report_name_the_trust_and_whom_they_count_on():
     assert 3.99 < two <= 4.0
     for place in room.contexts.values():
         found = ledger(place)
-        assert [(honest, times) for (_, honest, _), times in found.counts.items()] == [(3, 2)]
+        assert [(honest, times) for (_, honest, _), times in found.counts().items()] == [(3, 2)]
         assert account_of(found, SETTINGS.target, 3).epsilon() == two
         local = Target(4.0, 1e-5, Adjacency.ZERO_OUT)
         assert account_of(found, local, 3).epsilon() > two  # had the masks failed

@@ -8,12 +8,13 @@ pytest.importorskip("flwr", reason="needs the flower extra")
 from flwr.app import ConfigRecord, Context, Message, RecordDict
 from flwr.common.constant import ErrorCode
 
+from quietbit.node.gate import LocalGate
 from quietbit.node.ledger import FileLedger
 from quietbit.node.policy import Policy
 from quietbit.node.refusal import NotInSum
-from quietbit.node.release import LocalGate, SumStep
 from quietbit.node.request import ProposedMechanism, Request, SumPart, description_of
 from quietbit.node.stores import Vault, key_file
+from quietbit.node.sum_step import SumStep
 from quietbit.secagg.client import SumClient
 from quietbit.secagg.codec import Unmasking, decode, encode
 from unit.flower.kit import DIMENSION, RUN, SIMULATED, app, be_the_server, gated, ledger, model
@@ -303,7 +304,9 @@ def test_the_ledger_is_written_before_the_vector_is_masked(monkeypatch, tmp_path
     monkeypatch.setattr(SumStep, "mask", watched)
     assert not room.carry(messages[0]).has_error()
     assert noted == [1, 1]  # of zero, before the app is called, and of the update
-    assert [(honest, times) for (_, honest, _), times in books(tmp_path).counts.items()] == [(3, 1)]
+    assert [(honest, times) for (_, honest, _), times in books(tmp_path).counts().items()] == [
+        (3, 1)
+    ]
 
 
 @pytest.mark.parametrize(
@@ -338,7 +341,7 @@ def test_a_careful_node_counts_on_fewer_and_spends_more(tmp_path):
     room.contexts[101] = Room(**owned(tmp_path, min_honest_clients=2)).contexts[101]
     _, history = run(room, rounds=1)
     assert history[1] is not None
-    (own,) = books(tmp_path).counts
+    (own,) = books(tmp_path).counts()
     assert own[1] == 2  # its own number, whatever the run says
     offer = ProposedMechanism.read(description_of(mechanism()))
     costs = [offer.cost(SETTINGS.adjacency, honest) for honest in (0, 2)]

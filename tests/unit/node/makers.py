@@ -12,10 +12,10 @@ from quietbit.design.table import DesignSpec
 from quietbit.mechanism.additive import Gaussian
 from quietbit.mechanism.ball import Ball, Norm
 from quietbit.mechanism.interpolated import InterpolatedMVU
+from quietbit.node.gate import LocalGate
 from quietbit.node.ledger import FileLedger
 from quietbit.node.policy import Policy
 from quietbit.node.refusal import NotAllowed
-from quietbit.node.release import LocalGate
 from quietbit.node.request import Request, description_of
 
 DIMENSION = 42

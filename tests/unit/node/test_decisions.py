@@ -43,7 +43,7 @@ def test_every_decision_is_one_line_of_the_log_and_one_of_the_file(tmp_path, cap
     lines = [
         record
         for record in caplog.records
-        if record.name == "quietbit.node.release" and "run" in record.message
+        if record.name == "quietbit.node.gate" and "run" in record.message
     ]
     levels = [record.levelname for record in lines if record.message.startswith("quietbit: run")]
     assert levels == ["INFO", "INFO", "WARNING", "WARNING", "WARNING"]
@@ -134,7 +134,7 @@ def test_models_are_for_this_user_alone_and_no_link_is_followed(tmp_path):
 def test_a_logger_that_an_engine_disabled_still_tells_the_owner(tmp_path, owner_log):
     """`logging.config.fileConfig`, as database migrations call it, disables all loggers."""
     gate = keeper(tmp_path)
-    logging.getLogger("quietbit.node.release").disabled = True
+    logging.getLogger("quietbit.node.gate").disabled = True
     with pytest.raises(NotAllowed):
         gate.accept(replace(request(1), mechanism="{}"))
     assert "not-allowed" in owner_log.last()

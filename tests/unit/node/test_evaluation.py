@@ -13,11 +13,12 @@ from quietbit.mechanism.adaptive_clip import AdaptiveClip
 from quietbit.mechanism.base import Mechanism
 from quietbit.mechanism.response import RandomisedResponse, SummedResponse
 from quietbit.node.budget import account_of, epsilon_spent
+from quietbit.node.gate import LocalGate
 from quietbit.node.gatekeeper import Gatekeeper, RemoteGate
 from quietbit.node.ledger import FileLedger, mechanism_line, release_line
 from quietbit.node.refusal import AnsweredBefore, BudgetSpent, NotAllowed
-from quietbit.node.release import LocalGate, PrivateSender
 from quietbit.node.request import KEYS, Framed, ProposedMechanism, SumPart
+from quietbit.node.sender import PrivateSender
 from quietbit.privacy.account import Account
 from quietbit.privacy.cost import Cost
 from quietbit.target import Target, Trust

@@ -17,6 +17,7 @@ from quietbit.mechanism.interpolated import InterpolatedMVU
 from quietbit.node import ledger
 from quietbit.node import release as module
 from quietbit.node.budget import account_of
+from quietbit.node.gate import LocalGate
 from quietbit.node.ledger import FileLedger, LedgerError
 from quietbit.node.policy import SeededRngWarning
 from quietbit.node.refusal import (
@@ -28,7 +29,6 @@ from quietbit.node.refusal import (
     Refusal,
     refusal_of,
 )
-from quietbit.node.release import LocalGate
 from quietbit.node.request import Framed, Request
 from quietbit.privacy.account import Account
 from quietbit.target import Adjacency, Target

@@ -8,7 +8,7 @@ import pytest
 from quietbit.mechanism.adaptive_clip import AdaptiveClip
 from quietbit.node.ledger import LedgerError
 from quietbit.node.refusal import BudgetSpent
-from quietbit.node.release import PrivateSender
+from quietbit.node.sender import PrivateSender
 from quietbit.wire.uplink import Uplink
 from refusals import refuses
 from unit.node.makers import DIMENSION, MECHANISM, books, policy, write_policy

@@ -25,10 +25,10 @@ from nvflare.private.fed.app.fl_conf import create_privacy_manager
 from nvflare.private.privacy_manager import Scope
 
 from quietbit.errors import InvalidParameter
+from quietbit.node.gate import LocalGate
 from quietbit.node.gatekeeper import Gatekeeper
 from quietbit.node.ledger import FileLedger
 from quietbit.node.policy import Policy
-from quietbit.node.release import LocalGate
 from quietbit.node.request import Framed
 from quietbit.nvflare import PrivateUplink
 from quietbit.nvflare.client import number_of
@@ -514,7 +514,7 @@ def test_a_site_answers_within_its_owners_policy(quiet, tmp_path):
     said = content(site.does(server.asks(number=2)))["quietbit"]
     assert said == {"declined": Refusal(Reason.BUDGET_SPENT).to_text(), "noted": False}
     assert site.app.calls == 2
-    assert books(tmp_path).runs[str(number_of(JOB))][-1][0] == 2
+    assert books(tmp_path).last_round(str(number_of(JOB))) == 2
 
 
 PRIVACY = {

@@ -17,10 +17,10 @@ pytest.importorskip("sklearn", reason="needs quietbit-lab: pip install ./package
 from nvflare.apis.dxo import DXO, DataKind
 
 from quietbit.errors import InvalidParameter, QuietbitError
+from quietbit.node.gate import LocalGate
 from quietbit.node.gatekeeper import Gatekeeper
 from quietbit.node.ledger import FileLedger
 from quietbit.node.policy import Policy
-from quietbit.node.release import LocalGate
 from quietbit.nvflare import private_batch
 from unit.node.makers import books, write_policy
 from unit.nvflare.kit import Server, Site, content, owned, release_of, script_site, weights

@@ -1,0 +1,266 @@
+"""The gate of a node: a request is checked and noted, then exactly one release is made.
+
+Idea     everything that can be refused is refused before the data are touched, from the request,
+         the policy and the ledger alone. First come checks of the request and the policy
+         (`node.proposal`), whose refusals may name the fault; then the ledger, whose refusals are
+         bare values (`quietbit.node.refusal`). An accepted request is written into the ledger
+         *before* the app trains, so a refusal says nothing about the data. The same code runs in
+         the app's process and in a gatekeeper; `PrivateSender` uses it without an engine.
+Source   docs/explanation/threat-model.md; docs/theory/filters.md for the accounts.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import MutableMapping
+from functools import cached_property, partial
+from typing import final
+
+from attrs import frozen
+
+from quietbit.errors import InvalidParameter, require
+from quietbit.mechanism.abilities import is_unmasked
+from quietbit.mechanism.base import summable
+from quietbit.node.budget import Budget
+from quietbit.node.costs import SavedCosts, costs_beside
+from quietbit.node.decisions import ACCEPTED, MOST_LETTERS, Decision, Decisions
+from quietbit.node.ledger import Entry, Ledger, LedgerState, Moment, mechanism_line, release_line
+from quietbit.node.policy import ANSWERING, Rules
+from quietbit.node.proposal import Proposal, propose
+from quietbit.node.refusal import BudgetSpent, NotAllowed, Refused, Unusable, refusal_of
+from quietbit.node.release import LocalAcceptedRequest
+from quietbit.node.request import ALONE, IDENTITY, KEYS, MOST_ROUNDS, STEPS, VECTOR, Request
+from quietbit.node.sum_step import SumStep
+
+__all__ = ["LocalGate"]
+
+LOGGER = logging.getLogger(__name__)
+
+
+@final
+@frozen(eq=False)
+class LocalGate:
+    """Policy, ledger and keys in this process.
+
+    ``secrets`` holds those of masked sums between their steps, ``models`` the models of runs
+    between rounds; None stores no models.
+    """
+
+    rules: Rules
+    ledger: Ledger
+    secrets: MutableMapping[str, bytes]
+    models: MutableMapping[str, bytes] | None = None
+
+    @property
+    def metrics(self) -> tuple[str, ...]:
+        """Names of the metrics that leave the node as they are, without privacy."""
+        return self.rules.metrics
+
+    @property
+    def families(self) -> tuple[str, ...] | None:
+        """Families of mechanisms that the policy allows; None allows all."""
+        return self.rules.families
+
+    @property
+    def answer_seconds(self) -> float:
+        """Seconds from accepting a request to its answer."""
+        return self.rules.answer_seconds
+
+    def check(self, request: Request) -> None:
+        """Refuse a run and a dimension that the policy does not allow, before models are stored."""
+        try:
+            self.rules.check_request(str(request.run), request.dimension)
+        except NotAllowed as error:
+            self.note_refusal(request, error)
+            raise
+
+    def accept(self, request: Request) -> LocalAcceptedRequest:
+        """Check a request and note its release; raise a `QuietbitError` where it is refused."""
+        start = time.monotonic()
+        try:
+            accepted = self._accept(request)
+        except Exception as error:
+            self.note_refusal(request, error, time.monotonic() - start)
+            raise
+        self._note(request, ACCEPTED, "", time.monotonic() - start)
+        return accepted
+
+    def _accept(self, request: Request) -> LocalAcceptedRequest:
+        proposal = self._propose(request)
+        mechanism = proposal.mechanism.mechanism
+        step = None
+        if request.sum is not None and not is_unmasked(mechanism):
+            rule = f"{VECTOR} for a release"
+            require(request.sum.step == VECTOR, "step of the sum", request.sum.step, rule)
+            step = SumStep(request, summable(mechanism), self.secrets, self.rules)
+            # First: a vector that was sent and lost counts, whatever is stored of the sum.
+            self.ledger.read().check_round(proposal.run, request.round)
+            step.check_vector()
+        # With a seed, the evaluation and the update of a round must not share random bits.
+        seed_round = request.round
+        if proposal.mechanism.family in ANSWERING:
+            seed_round += MOST_ROUNDS
+        new_rng = partial(self.rules.rng, seed_round, request.client)
+        rng = new_rng()
+        self._note_release(request, proposal)
+        uplink = proposal.mechanism.uplink
+        return LocalAcceptedRequest(request, uplink, rng, step, new_rng, self.rules.samples)
+
+    def step(self, request: Request) -> bytes:
+        """Answer a step of a masked sum that needs no training, noted in the ledger first."""
+        start = time.monotonic()
+        try:
+            return self._step(request)
+        except Exception as error:
+            self.note_refusal(request, error, time.monotonic() - start)
+            raise
+
+    def _step(self, request: Request) -> bytes:
+        part = request.part
+        rule = "one that needs no training"
+        require(part.step not in (VECTOR, ALONE), "step of the sum", part.step, rule)
+        if part.step == IDENTITY:
+            identity = self.rules.identity(request.client)
+            if identity is None:
+                raise NotAllowed("The policy names no own-key.", rule="own-key")
+            return identity.public
+        proposal = self._propose(request)
+        mechanism = summable(proposal.mechanism.mechanism)
+        step = SumStep(request, mechanism, self.secrets, self.rules)
+        if part.step == KEYS:  # other clients need not wait for one without budget
+            self._check_newest(request, proposal)
+        place = STEPS.index(part.step) + 1
+        return step.answer(
+            lambda: self.ledger.update(
+                lambda state: [state.step(proposal.run, request.round, place)]
+            )
+        )
+
+    def forget(self, run: int) -> None:
+        """Delete the secrets of a run's sum, if there are any: the node has left it."""
+        if str(run) in self.secrets:
+            del self.secrets[str(run)]
+
+    def note_refusal(self, request: Request | None, error: Exception, seconds: float = 0.0) -> None:
+        """Write the owner's reason for a refusal to the log and the decisions, once per error."""
+        if getattr(error, "is_noted_for_owner", False):
+            return
+        error.is_noted_for_owner = True  # type: ignore[attr-defined]
+        text = error.for_owner if isinstance(error, Refused) else f"{type(error).__name__}: {error}"
+        refused_run = error.refused_run if isinstance(error, BudgetSpent) else ""
+        self._note(request, refusal_of(error).reason.value, text, seconds, refused_run)
+
+    def _note(
+        self,
+        request: Request | None,
+        reason: str,
+        text: str,
+        seconds: float,
+        refused_run: str = "",
+    ) -> None:
+        run = "?"
+        number = 0
+        if request is not None:
+            run = str(request.run)
+            number = request.round
+        # An engine that reads a logging configuration disables every other logger.
+        LOGGER.disabled = False
+        if self._decisions is None:  # a simulated node has no owner
+            LOGGER.debug("quietbit: run %s, round %d: %s. %s", run, number, reason, text)
+            return
+        level = logging.INFO if reason == ACCEPTED else logging.WARNING
+        LOGGER.log(level, "quietbit: run %s, round %d: %s. %s", run, number, reason, text)
+        now = Moment.now()
+        decision = Decision(round(now.time, 3), run, number, reason, text[:MOST_LETTERS])
+        try:
+            self._decisions.add(decision, seconds, refused_run, now)
+        except Exception as error:  # an accepted release is in the ledger, and must be made
+            LOGGER.error("quietbit: the decision is not kept: %s", error)
+
+    @cached_property
+    def _decisions(self) -> Decisions | None:
+        return None if self.ledger.path is None else Decisions(self.ledger.path)
+
+    @cached_property
+    def _saved_costs(self) -> SavedCosts | None:
+        return None if self.ledger.path is None else costs_beside(self.ledger.path)
+
+    @property
+    def _budget(self) -> Budget:
+        return Budget(self.rules, self._saved_costs)
+
+    def _propose(self, request: Request) -> Proposal:
+        proposal = propose(request, self.rules)
+        self._budget.check_cost(request, proposal.mechanism, proposal.honest)
+        return proposal
+
+    def _note_release(self, request: Request, proposal: Proposal) -> None:
+        """Check the ledger and note the release; accounts are computed before it is locked."""
+        checked = b""
+        if self.ledger.path is not None:
+            checked = self._check_newest(request, proposal).head
+
+        def lines(state: LedgerState) -> list[Entry]:
+            if state.head != checked:  # another process wrote to it, or it is not a file
+                self._check_ledger(state, request, proposal)
+            mechanism = proposal.mechanism
+            release = release_line(
+                mechanism.identity,
+                proposal.honest,
+                proposal.run,
+                request.round,
+                self.rules.data_set,
+            )
+            if mechanism.identity in state.mechanisms:
+                return [release]
+            return [mechanism_line(mechanism.identity, mechanism.description), release]
+
+        self.ledger.update(lines)
+
+    def _check_ledger(self, state: LedgerState, request: Request, proposal: Proposal) -> None:
+        """Refuse a release beyond a count or a budget; servers learn neither which nor how much."""
+        now = Moment.now()
+        run = proposal.run
+        try:
+            state.check_round(run, request.round)
+            state.check_mechanism(proposal.mechanism.identity, run, now)
+            self.rules.check_counts(state.releases + 1, state.last_day(now) + 1)
+            self._check_refusals(run, now)
+            self._budget.check(state, request, proposal.mechanism, proposal.honest)
+        except BudgetSpent as error:
+            if error.of_node:
+                error.refused_run = f"{run} {self.rules.mark}"
+            raise
+        except InvalidParameter as error:  # its sentence may depend on the ledger
+            raise Unusable(str(error)) from error
+
+    def _check_newest(self, request: Request, proposal: Proposal) -> LedgerState:
+        """Check the ledger as it is now, and save the costs that this takes; return its totals."""
+        state = self.ledger.read()
+        try:
+            self._check_ledger(state, request, proposal)
+        finally:
+            if self._saved_costs is not None:
+                self._saved_costs.save()
+        return state
+
+    def _check_refusals(self, run: str, now: Moment) -> None:
+        """Refuse a run that the node's budget refused in the last 24 hours, and all after too many.
+
+        A server could otherwise ask for releases of different costs until one is accepted, and so
+        learn the remaining budget. Refusals under an earlier policy do not count.
+        """
+        most = self.rules.refusals_per_day
+        if self._decisions is None or most is None:
+            return
+        mark = self.rules.mark
+        refused = [name for name in self._decisions.refused_runs(now) if name.endswith(f" {mark}")]
+        if f"{run} {mark}" in refused:
+            raise BudgetSpent(
+                f"Run {run} was refused for the budget of this node in the last 24 hours."
+            )
+        if len(refused) >= most:
+            raise BudgetSpent(
+                f"{most} runs were refused for the budget of this node in the last 24 hours."
+            )

@@ -1,0 +1,98 @@
+"""What a request asks for, checked against the request itself and the owner's rules.
+
+Idea     the ledger is not read here, so a refusal may tell the server what is wrong with its
+         request. Refusals that depend on the ledger come later, as bare values
+         (`quietbit.node.refusal`).
+Symbols  k: the number of honest clients that a sum's cost assumes; 0 where the server sees the
+         release.
+"""
+
+from __future__ import annotations
+
+from typing import final
+
+from attrs import frozen
+
+from quietbit.errors import InvalidParameter, require
+from quietbit.mechanism.abilities import SharedRows, is_turn_of, is_unmasked, sampling_rate_of
+from quietbit.mechanism.base import Mechanism, core_of
+from quietbit.mechanism.registry import identity_of
+from quietbit.node.policy import ANSWERING, SCOUT, SUMMED, Rules
+from quietbit.node.request import ALONE, ProposedMechanism, Request, noted_run, run_name
+
+__all__ = ["Proposal", "propose"]
+
+
+@final
+@frozen(eq=False)
+class Proposal:
+    """The release that a request asks for: its mechanism, k, and the name its run is noted by."""
+
+    mechanism: ProposedMechanism
+    honest: int
+    run: str
+
+
+def propose(request: Request, rules: Rules) -> Proposal:
+    """Return the release that a request asks for, without reading the ledger.
+
+    Raises:
+        NotAllowed: the owner's policy excludes the run, family, clip, rate or trust.
+        InvalidParameter: the request contradicts itself; the sentence may leave.
+    """
+    part = request.sum
+    threshold = None if part is None else part.threshold
+    run_honest = None if part is None else part.honest
+    honest = rules.honest_for(request.trust, threshold, run_honest)
+    rules.check_request(str(request.run), request.dimension)
+    proposed = ProposedMechanism.read(request.mechanism, rules.families)
+    mechanism = proposed.mechanism
+    dimension = mechanism.ball.dimension
+    if request.dimension != dimension:
+        rule = f"{dimension}, as in the description of the mechanism"
+        raise InvalidParameter.of("dimension of the request", rule, request.dimension)
+    _check_rows_of_round(mechanism, request)
+    _check_answer(proposed, request)
+    _check_visibility(mechanism, request)
+    if not is_turn_of(mechanism, run_name(request.run), request.round, request.node):
+        rule = f"one that is the turn of node {request.node} in round {request.round}"
+        raise InvalidParameter.of("mechanism", rule, proposed.family)
+    rules.check(proposed.family, mechanism.ball.radius, sampling_rate_of(mechanism))
+    return Proposal(proposed, honest, noted_run(request.run, proposed.family))
+
+
+def _check_rows_of_round(mechanism: Mechanism, request: Request) -> None:
+    """Refuse rows that all clients share unless they are those of this round."""
+    if SharedRows.find(mechanism) is None:
+        return
+    of_round = mechanism.for_round(run_name(request.run), request.round)
+    identity = identity_of(mechanism)
+    rule = f"the one whose shared rows are of round {request.round}, run {request.run}"
+    require(identity_of(of_round) == identity, "mechanism", identity.hex()[:16], rule)
+
+
+def _check_answer(proposed: ProposedMechanism, request: Request) -> None:
+    """Refuse answers to evaluations and scouts in a form that would be missing in their account.
+
+    The ledger finds answers by their kind, which a wrapped one hides; and whatever wraps a scout's
+    answer would have the cost of a sum.
+    """
+    mechanism = proposed.mechanism
+    name = type(mechanism).__name__
+    if proposed.family in (*ANSWERING, SCOUT) and core_of(mechanism) is not mechanism:
+        rule = "a plain one, without a wrapper"
+        raise InvalidParameter.of("mechanism of an answer", rule, name)
+    if proposed.family == SUMMED and request.sum is None:
+        rule = "one that the server may see"
+        remedy = f"{name} is private within a masked sum only"
+        raise InvalidParameter.of("mechanism of an answer", rule, name, remedy)
+
+
+def _check_visibility(mechanism: Mechanism, request: Request) -> None:
+    """Refuse a release beside a sum that belongs into it, and the other way round."""
+    if request.sum is None:
+        return
+    is_unmasked_step = request.sum.step == ALONE
+    rule = f"{ALONE} for a release outside the sum, and only for one"
+    name = "step of the sum"
+    require(is_unmasked_step is is_unmasked(mechanism), name, request.sum.step, rule)
