@@ -24,7 +24,7 @@ from quietbit.mechanism.batch import site_release
 from quietbit.mechanism.expectation import expectation
 from quietbit.mechanism.family import SHARED, Choices
 from quietbit.mechanism.projected import ProjectedSamples, project
-from quietbit.mechanism.registry import families, family
+from quietbit.mechanism.registry import AUTO, families, family
 from quietbit.privacy.guarantee import Guarantee
 from quietbit.target import Adjacency, Target
 
@@ -38,7 +38,6 @@ __all__ = [
     "smallest_of_the_best",
 ]
 
-AUTO = "auto"  # in place of a family's name: the best of all families
 AUTO_RULE = "of the mechanisms within 5 % of the least error, the one that sends the fewest bytes"
 NEARLY = 1.05  # factor of error that is acceptable for sending less
 

@@ -38,6 +38,7 @@ from quietbit.mechanism.base import Mechanism, check_mechanism, core_of
 from quietbit.mechanism.family import Family
 
 __all__ = [
+    "AUTO",
     "build",
     "canonical_text",
     "describe",
@@ -53,6 +54,7 @@ VERSION = 1
 FAMILY_GROUP = "quietbit.mechanisms"
 KIND_GROUP = "quietbit.kinds"
 HERE = "quietbit.mechanism."
+AUTO = "auto"  # in place of a family's name: the best of all families
 # The library's families by name: the file, and the main class of the family.
 LIBRARY = {
     "imvu": ("interpolated", "InterpolatedMVU"),

@@ -27,7 +27,7 @@ from attrs import frozen
 
 from quietbit.errors import InvalidParameter, one_line
 from quietbit.mechanism.abilities import steps_of
-from quietbit.mechanism.calibrate import AUTO
+from quietbit.mechanism.registry import AUTO
 from quietbit.node.answer_time import AnswerTime
 from quietbit.node.gate import LocalGate
 from quietbit.node.gatekeeper import RemoteGate

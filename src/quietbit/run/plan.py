@@ -23,8 +23,7 @@ from numpy.typing import NDArray
 from quietbit.errors import InvalidParameter, QuietbitError, check_known, require
 from quietbit.mechanism.abilities import SamplePriced
 from quietbit.mechanism.base import Mechanism
-from quietbit.mechanism.calibrate import AUTO
-from quietbit.mechanism.registry import family
+from quietbit.mechanism.registry import AUTO, family
 from quietbit.privacy.cost import Cost
 from quietbit.run.costs import ClientCosts
 from quietbit.run.fields import check_fields

@@ -18,9 +18,8 @@ from attrs import converters, field, frozen
 from quietbit.errors import InvalidParameter, check_known, check_real, require
 from quietbit.mechanism.ball import Norm
 from quietbit.mechanism.base import Mechanism
-from quietbit.mechanism.calibrate import AUTO
 from quietbit.mechanism.family import OWN, SHARED
-from quietbit.mechanism.registry import families, family
+from quietbit.mechanism.registry import AUTO, families, family
 from quietbit.privacy.account import Mode
 from quietbit.run.fields import Flag, Real, Whole, Word, check_fields, choice
 from quietbit.run.part import Part

@@ -23,7 +23,7 @@ from quietbit._typing import FloatVector
 from quietbit.errors import InvalidParameter, InvalidPayload, check_int, require
 from quietbit.mechanism.abilities import Summable, SummableRows
 from quietbit.mechanism.base import Mechanism, summable
-from quietbit.mechanism.calibrate import AUTO
+from quietbit.mechanism.registry import AUTO
 from quietbit.node.request import (
     ALONE,
     CONFIRM,

@@ -371,8 +371,8 @@ def _clip_note(run: Run) -> str:
 
 def _expected(run: Run) -> list[Row]:
     """Return rows: what ``auto`` chose, the expected noise, and a decoder's gain other than 1."""
-    from quietbit.mechanism.calibrate import AUTO, AUTO_RULE
-    from quietbit.mechanism.registry import family_of
+    from quietbit.mechanism.calibrate import AUTO_RULE
+    from quietbit.mechanism.registry import AUTO, family_of
 
     if run.mechanism is None or run.expected is None:
         return []

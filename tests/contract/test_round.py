@@ -1,0 +1,302 @@
+"""A round without an engine: what must hold however requests and replies travel.
+
+Nodes are the real client half behind a simulation's gate; a test carries the messages.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from typing import Any
+
+import numpy as np
+import pytest
+
+from plans import flat_plan
+from quietbit import Plan
+from quietbit.node.policy import Simulation
+from quietbit.node.request import VECTOR
+from quietbit.run.client import OpenRequest, Subject, gate_for, refusal
+from quietbit.run.layout import named_arrays
+from quietbit.run.messages import SUM, Ask, Asked, NodeName, Reply, split_pieces
+from quietbit.run.part import Arrival, Model
+from quietbit.run.record import Outcome
+from quietbit.run.round import Round
+from quietbit.run.server import Run
+
+pytestmark = pytest.mark.filterwarnings("ignore::quietbit.node.policy.SeededRngWarning")
+RUN = 7
+DIMENSION = 24
+NODES = (11, 12, 13, 14, 15)
+WEIGHTS = np.linspace(-1, 1, DIMENSION).astype(np.float32)
+GIVEN: dict[str, Any] = {"adjacency": "zero-out", "epsilon": 40.0, "releases": 8}
+ADAPTIVE: dict[str, Any] = {**GIVEN, "clip": 1.0, "mode": "adaptive"}
+PLAIN = flat_plan("imvu", **ADAPTIVE)
+SUMS = flat_plan("imvu", **ADAPTIVE, masks={"threshold": 3, "server": "honest-but-curious"})
+
+
+class Answer:
+    """An app that has learnt a tenth everywhere, and is right."""
+
+    def update(self, layout: Any, received: list[Any]) -> list[Any]:
+        return [np.full(part.shape, 0.1) for part in received]
+
+    def metric(self, name: str) -> float:
+        return 1.0
+
+
+class Node:
+    """A simulated node; its state lasts from round to round."""
+
+    def __init__(self, number: int, plan: Plan) -> None:
+        self.number = number
+        self.plan = plan
+        self.gate = gate_for({}, {}, dict, Simulation(seed=3))
+
+    def answers(self, asked: Asked, subject: Subject = Subject.UPDATE) -> Reply:
+        arrays = named_arrays({"weight": WEIGHTS}) if asked.carries_model else {}
+        arrival = Arrival({**asked.records, **asked.own_records}, arrays)
+        name = NodeName(RUN, self.number, self.number)
+        try:
+            opened = OpenRequest.read(self.gate, self.plan, subject, arrival, name)
+            data = opened.step()
+            if data is not None:
+                record = {"step": opened.request.part.step, "answer": data}
+                return Reply(self.number, len(data), {SUM: record})
+            opened.check()
+            turn = opened.accept()
+        except Exception as error:
+            public = refusal(error, self.gate)
+            return Reply(self.number, 1, refusal=public.to_text(), noted=public.reason.counts)
+        data = turn.release(turn.read(Answer, []))
+        return Reply(self.number, len(data), split_pieces(data))
+
+
+class Room:
+    """A run and its nodes; a test says who is silent, and may look at what is asked."""
+
+    def __init__(self, plan: Plan) -> None:
+        self.run = Run(plan, RUN, lambda level, line: None)
+        self.nodes = {number: Node(number, plan) for number in NODES}
+        self.asks: list[Ask] = []
+        self.replies: list[Reply] = []
+
+    def open(self, number: int = 1, nodes: Collection[int] = NODES) -> Round:
+        model = Model.of(named_arrays({"weight": WEIGHTS}))
+        current = self.run.open(number, model)
+        current.start([Asked(node) for node in nodes])
+        return current
+
+    def play(
+        self,
+        current: Round,
+        silent: Callable[[int, int], bool] = lambda trip, node: False,
+        subject: Subject = Subject.UPDATE,
+    ) -> None:
+        """Carry messages until the round is over; ``silent`` nodes lose them, by trip."""
+        for trip in range(1, 10):
+            ask = current.next()
+            if ask is None:
+                return
+            self.asks.append(ask)
+            for asked in ask.requests:
+                if not silent(trip, int(asked.node)):
+                    reply = self.nodes[int(asked.node)].answers(asked, subject)
+                    self.replies.append(reply)
+                    current.take(reply)
+        raise AssertionError("a round that never ends")
+
+
+def all_asks(room: Room) -> list[Ask]:
+    """Return what was asked for releases, by trip."""
+    return [ask for ask in room.asks if ask.releases]
+
+
+def releases(room: Room) -> list[int]:
+    return [room.run.updates[node].releases for node in NODES]
+
+
+@pytest.mark.parametrize("plan", [PLAIN, SUMS], ids=["plain", "masked"])
+def test_a_round_ends_with_the_mean_of_its_releases(plan: Plan) -> None:
+    room = Room(plan)
+    current = room.open()
+    room.play(current)
+    assert current.is_over
+    assert len(current.answered) == 5
+    mean = current.mean()
+    assert mean is not None
+    noise = np.sqrt(current.mechanism.error().squared / 5)
+    assert np.abs(mean - 0.1).max() < 8 * max(noise, 0.5)
+    step = room.run.step(current)
+    assert step.arrays is not None
+    assert room.run.over(current).answered == 5
+
+
+@pytest.mark.parametrize("plan", [PLAIN, SUMS], ids=["plain", "masked"])
+def test_whoever_is_asked_is_counted_before_anything_is_sent(plan: Plan) -> None:
+    """An engine that fails between asking and sending leaves everybody counted."""
+    room = Room(plan)
+    current = room.open()
+    for _ in range(2 * (plan is SUMS)):
+        ask = current.next()
+        assert ask is not None
+        assert not ask.releases
+        assert releases(room) == [0] * 5  # a step is no release
+        for asked in ask.requests:
+            current.take(room.nodes[int(asked.node)].answers(asked))
+    ask = current.next()
+    assert ask is not None
+    assert ask.releases
+    assert releases(room) == [1] * 5
+    current.fail(ConnectionError("engine lost"))
+    assert current.next() is None
+    assert current.mean() is None
+    assert "engine lost" in str(current.notes[-1])
+    outcome = room.run.over(current)
+    assert outcome.skipped
+    assert outcome.failed == 5
+    assert releases(room) == [1] * 5
+
+
+def test_a_request_that_is_made_again_is_the_same_and_counts_once() -> None:
+    room = Room(PLAIN)
+    current = room.run.open(1, Model.of(named_arrays({"weight": WEIGHTS})))
+    first = current.ask([Asked(11)])[0]
+    again = current.ask([Asked(11)])[0]
+    assert first.records == again.records
+    assert room.run.updates[11].asked == 1
+    reply = room.nodes[11].answers(first)
+    assert current.take(reply) is Outcome.TAKEN
+    declined = room.nodes[11].answers(again)
+    assert declined.noted
+    assert current.take(declined) is Outcome.SILENT
+    assert current.take(reply) is Outcome.REFUSED  # the same bytes again
+    assert releases(room)[0] == 1
+
+
+def test_a_reply_after_the_end_is_noted_and_in_no_mean() -> None:
+    room = Room(PLAIN)
+    current = room.open()
+    late: list[Reply] = []
+
+    def slow(trip: int, node: int) -> bool:
+        return node == 15
+
+    room.play(current, slow)
+    mean = current.mean()
+    late.append(room.nodes[15].answers(room.asks[0].requests[-1]))
+    assert current.take(late[0]) is Outcome.REFUSED
+    np.testing.assert_array_equal(current.mean(), mean)
+    assert "over" in str(current.notes[-1])
+    assert releases(room) == [1] * 5
+
+
+@pytest.mark.parametrize("trip", [1, 2, 3, 4])
+@pytest.mark.parametrize("plan", [PLAIN, SUMS], ids=["plain", "masked"])
+def test_a_round_in_which_all_fall_silent_ends(plan: Plan, trip: int) -> None:
+    """Nothing waits for a reply: the round ends, has no mean, and asks nobody further."""
+    room = Room(plan)
+    current = room.open()
+    room.play(current, lambda now, node: now >= trip)
+    assert current.is_over
+    was_asked = plan is PLAIN or trip >= 3
+    assert releases(room) == [int(was_asked)] * 5
+    answered = plan is PLAIN and trip > 1
+    assert (current.mean() is not None) is answered
+    assert len(room.asks) == (1 if plan is PLAIN else trip)
+    assert room.run.over(current).skipped is not answered
+
+
+@pytest.mark.parametrize("trip", [1, 2, 3, 4])
+def test_below_the_threshold_nobody_is_asked_further(trip: int) -> None:
+    """Two of five are left, and three are needed: the next step is not asked."""
+    room = Room(SUMS)
+    current = room.open()
+    room.play(current, lambda now, node: now == trip and node > 12)
+    assert len(room.asks) == trip
+    assert current.mean() is None
+    assert "there is no sum" in str(current.notes[-1])
+    assert all(reply.refusal is None for reply in room.replies)
+
+
+def test_a_sum_goes_on_without_those_who_fall_silent() -> None:
+    room = Room(SUMS)
+    current = room.open()
+    room.play(current, lambda now, node: node == {1: 14, 2: 15}.get(now))
+    assert len(room.asks) == 4
+    assert current.mean() is not None
+    assert len(current.answered) == 3
+    report = room.run.over(current)
+    assert report.asked == 5
+    assert report.failed == 2
+
+
+@pytest.mark.parametrize("masked", [False, True])
+def test_scouts_answer_beside_a_round_in_the_same_trip(masked: bool) -> None:
+    """They are asked in one trip, in a round of their own, whose answers are in no mean."""
+    masks = {"threshold": 3, "server": "honest-but-curious"} if masked else None
+    plan = flat_plan("imvu", **{**ADAPTIVE, "every": 3}, masks=masks)
+    room = Room(plan)
+    seen = 0
+    for number in range(1, 9):
+        current = room.open(number)
+        room.play(current)
+        trip = all_asks(room)[-1]
+        beside: set[Any] = set().union(*(side.answered for side in current.beside))
+        assert not current.answered & beside
+        fits = not masked or len(NODES) - len(beside) >= 3
+        assert {asked.node for asked in trip.requests} == (set(NODES) if fits else beside)
+        assert current.answered == (set(NODES) - beside if fits else set())
+        report = room.run.over(current)
+        assert report.scouted == len(beside)
+        seen += len(beside)
+        for node in NODES:
+            made = sum(node in {asked.node for asked in ask.requests} for ask in all_asks(room))
+            assert room.run.updates[node].releases == made
+    assert seen > 0
+
+
+@pytest.mark.parametrize("masked", [False, True])
+def test_an_evaluation_is_a_round_that_takes_no_step(masked: bool) -> None:
+    masks = {"threshold": 3, "server": "honest-but-curious"} if masked else None
+    plan = flat_plan("imvu", **ADAPTIVE, masks=masks, evaluate={"epsilon": 1.0})
+    room = Room(plan)
+    answers = room.run.open_answers(1)
+    answers.start([Asked(node, carries_model=False) for node in NODES])
+    room.play(answers, subject=Subject.EVALUATION)
+    assert len(answers.answered) == 5
+    assert room.run.step(answers).arrays is None
+    report = room.run.close_answers(answers, 1)
+    assert report.answered == 5
+    assert report.estimates
+    assert not room.run.rounds
+
+
+def test_a_node_that_was_not_asked_is_in_no_mean_and_its_release_counts() -> None:
+    room = Room(PLAIN)
+    current = room.open(nodes=NODES[:4])
+    ask = current.next()
+    assert ask is not None
+    stranger = room.nodes[15].answers(Asked(15, records=dict(ask.requests[0].records)))
+    assert current.take(stranger) is Outcome.REFUSED
+    assert 15 not in current.answered
+    assert releases(room) == [1] * 5
+
+
+def test_a_vector_of_another_round_is_in_no_sum() -> None:
+    room = Room(SUMS)
+    first = room.open(1)
+    room.play(first)
+    vectors = [reply for reply in room.replies if SUM not in reply.records]
+    second = room.open(2)
+    for _ in range(2):
+        ask = second.next()
+        assert ask is not None
+        for asked in ask.requests:
+            second.take(room.nodes[int(asked.node)].answers(asked))
+    ask = second.next()
+    assert ask is not None
+    steps = {asked.own_records[SUM]["step"] for asked in ask.requests}
+    assert steps == {VECTOR}
+    assert [second.take(reply) for reply in vectors] == [Outcome.REFUSED] * 5
+    assert second.next() is None
+    assert second.mean() is None
