@@ -46,7 +46,7 @@ from typing import Any, final
 import numpy as np
 from numpy.typing import NDArray
 
-from quietbit._files import OTHERS_WRITE
+from quietbit._files import OTHERS_WRITE, others
 from quietbit._typing import FloatVector
 from quietbit.arrays import flatten
 from quietbit.errors import InvalidParameter, QuietbitError, require
@@ -75,35 +75,32 @@ BATCH = "QUIETBIT_BATCH"  # the variable that names a `BatchSocket` to child pro
 
 
 @final
-class Gatekeeper:
-    """Serve one gate on a socket; `serve` returns after `stop` is called."""
+class Server:
+    """Answer connections on a Unix socket, each in a thread of its own, until stopped.
 
-    def __init__(self, gate: LocalGate, path: str | os.PathLike[str], *, mode: int = 0o600) -> None:
-        """Bind the socket; replace one that a crash left, refuse one that is in use."""
-        self._gate = gate
-        self._path = Path(path).expanduser()
-        require(self._path.is_absolute(), "socket", str(path), "an absolute path")
-        require(0 <= mode <= 0o777, "mode", oct(mode), "permission bits from 0o000 to 0o777")
-        if _is_shared(self._path):
-            rule = "in a folder that only its owner can write in"
-            remedy = "choose a folder of its own, or other users could replace the socket"
-            raise InvalidParameter.of("socket", rule, str(path), remedy)
+    At too many the oldest that has asked for nothing yet is closed; where all have, the oldest. So
+    nobody can lock others out by opening connections.
+    """
+
+    def __init__(
+        self, path: Path, answer: Callable[[socket.socket], None], *, mode: int = 0o600
+    ) -> None:
+        """Bind the socket."""
+        self._path = path
+        self._answer = answer
         self._stopped = threading.Event()
         self._guard = threading.Lock()
-        # Connections in the order they came, and whether a release was noted for each.
+        # Connections in the order they came, and whether each has asked for a release.
         self._open: dict[socket.socket, bool] = {}
-        self._clear()
         self._socket = _new_socket()
         before = os.umask(0o777 & ~mode)
         try:
-            self._socket.bind(str(self._path))
+            self._socket.bind(str(path))
             self._socket.listen(CONNECTIONS)
             self._socket.settimeout(0.2)
         except OSError as error:
             self._socket.close()
-            raise QuietbitError(
-                f"Cannot serve on {self._path}: {error.strerror or error}."
-            ) from error
+            raise QuietbitError(f"Cannot serve on {path}: {error.strerror or error}.") from error
         finally:
             os.umask(before)
 
@@ -116,7 +113,7 @@ class Gatekeeper:
                 except TimeoutError:
                     continue
                 self._make_room(connection)
-                threading.Thread(target=self._answer, args=(connection,), daemon=True).start()
+                threading.Thread(target=self._converse, args=(connection,), daemon=True).start()
         finally:
             self._socket.close()
             self._path.unlink(missing_ok=True)
@@ -125,11 +122,13 @@ class Gatekeeper:
         """Make `serve` return."""
         self._stopped.set()
 
-    def _make_room(self, connection: socket.socket) -> None:
-        """Register a connection; at too many, close the oldest without a noted release.
+    def keep(self, connection: socket.socket) -> None:
+        """Close this connection after those that have asked for nothing."""
+        with self._guard:
+            if connection in self._open:
+                self._open[connection] = True
 
-        Where all have one, close the oldest. So nobody can lock others out by opening connections.
-        """
+    def _make_room(self, connection: socket.socket) -> None:
         with self._guard:
             if len(self._open) >= CONNECTIONS:
                 oldest = min(self._open, key=self._open.__getitem__)
@@ -137,6 +136,47 @@ class Gatekeeper:
                 with contextlib.suppress(OSError):
                     oldest.shutdown(socket.SHUT_RDWR)  # ends the reads of its thread
             self._open[connection] = False
+
+    def _converse(self, connection: socket.socket) -> None:
+        with connection:
+            try:
+                self._answer(connection)
+            except Exception as error:
+                refusal = refusal_of(error)
+                if refusal.reason is Reason.UNUSABLE:
+                    LOGGER.error("quietbit: a request is not answered.", exc_info=error)
+                with contextlib.suppress(OSError):
+                    _send(connection, {"refused": refusal.reason.value, "detail": refusal.detail})
+            finally:
+                with self._guard:
+                    self._open.pop(connection, None)
+
+
+@final
+class Gatekeeper:
+    """Serve one gate on a socket; `serve` returns after `stop` is called."""
+
+    def __init__(self, gate: LocalGate, path: str | os.PathLike[str], *, mode: int = 0o600) -> None:
+        """Bind the socket; replace one that a crash left, refuse one that is in use."""
+        self._gate = gate
+        self._path = Path(path).expanduser()
+        require(self._path.is_absolute(), "socket", str(path), "an absolute path")
+        require(0 <= mode <= 0o777, "mode", oct(mode), "permission bits from 0o000 to 0o777")
+        self._check_folder()
+        self._clear()
+        self._server = Server(self._path, self._converse, mode=mode)
+        self.serve = self._server.serve
+        self.stop = self._server.stop
+
+    def _check_folder(self) -> None:
+        """Refuse a folder in which other users could replace the socket."""
+        folder = self._path.parent
+        try:
+            problem = others(os.stat(folder), "folder of the socket", folder)
+        except OSError as error:
+            raise QuietbitError(f"Cannot serve on {self._path}: {error.strerror}.") from error
+        if problem:
+            raise InvalidParameter(problem, name="socket")
 
     def _clear(self) -> None:
         try:
@@ -157,20 +197,6 @@ class Gatekeeper:
             f"Cannot serve on {self._path}: another gatekeeper does. Stop it, or choose another "
             "path."
         )
-
-    def _answer(self, connection: socket.socket) -> None:
-        with connection:
-            try:
-                self._converse(connection)
-            except Exception as error:
-                refusal = refusal_of(error)
-                if refusal.reason is Reason.UNUSABLE:
-                    LOGGER.error("quietbit: a request is not answered.", exc_info=error)
-                with contextlib.suppress(OSError):
-                    _send(connection, {"refused": refusal.reason.value, "detail": refusal.detail})
-            finally:
-                with self._guard:
-                    self._open.pop(connection, None)
 
     def _converse(self, connection: socket.socket) -> None:
         message, _ = _receive(connection, 0, ASK)
@@ -200,9 +226,8 @@ class Gatekeeper:
     def _release(self, connection: socket.socket, request: Request) -> None:
         """Accept a request, serve batches, and answer the update with its release."""
         gate = self._gate
+        self._server.keep(connection)  # from now on a lost connection may lose a release
         accepted = gate.accept(request)
-        with self._guard:
-            self._open[connection] = True
         _send(connection, {"accepted": True})
         seconds = gate.answer_seconds or PATIENCE
         data = _serve_batches(connection, accepted, request.dimension, seconds)
@@ -402,27 +427,18 @@ class BatchSocket:
         self._current = current
         folder = Path(tempfile.mkdtemp(prefix="quietbit-"))
         atexit.register(shutil.rmtree, folder, ignore_errors=True)
-        self._socket = _new_socket()
-        self._socket.bind(str(folder / "batch"))
-        self._socket.listen(CONNECTIONS)
+        server = Server(folder / "batch", self._answer)
         os.environ[BATCH] = str(folder / "batch")
-        threading.Thread(target=self._serve, daemon=True).start()
-
-    def _serve(self) -> None:
-        while True:
-            connection, _ = self._socket.accept()
-            threading.Thread(target=self._answer, args=(connection,), daemon=True).start()
+        threading.Thread(target=server.serve, daemon=True).start()
 
     def _answer(self, connection: socket.socket) -> None:
         """Serve one trainer for one round, until it ends the connection."""
-        with connection, contextlib.suppress(OSError, Unusable):
-            current = self._current()
-            if current is None:
-                detail = "No round is open: draw a batch within one."
-                _send(connection, {"refused": Reason.INVALID.value, "detail": detail})
-                return
-            accepted, dimension = current
-            _send(connection, {"dimension": dimension})
+        current = self._current()
+        if current is None:
+            raise InvalidParameter("No round is open: draw a batch within one.", name="batch")
+        accepted, dimension = current
+        _send(connection, {"dimension": dimension})
+        with contextlib.suppress(OSError, Unusable):
             _serve_batches(connection, accepted, dimension, PATIENCE)
 
 

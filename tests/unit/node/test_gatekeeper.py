@@ -15,6 +15,7 @@ from quietbit.kernel.client_rng import seeded_client_rng
 from quietbit.mechanism.additive import Gaussian
 from quietbit.mechanism.ball import Ball, Norm
 from quietbit.node import gatekeeper
+from quietbit.node.gate import LocalGate
 from quietbit.node.gatekeeper import (
     HEAD,
     MAGIC,
@@ -264,3 +265,38 @@ def test_an_answer_that_was_not_waited_for_ends_the_connection(monkeypatch):
     with pytest.raises(Noted):
         accepted.release(None)
     there.close()
+
+
+def test_idle_connections_do_not_end_a_request_that_is_being_decided(tmp_path, monkeypatch):
+    """Its release would be noted and lost: whoever may connect could spend the node's budget."""
+    accept = LocalGate.accept
+    begun = threading.Event()
+
+    def slow(gate, asked):
+        begun.set()
+        time.sleep(1.0)
+        return accept(gate, asked)
+
+    monkeypatch.setattr(LocalGate, "accept", slow)
+    with serving(tmp_path) as remote, contextlib.ExitStack() as idle:
+        made = []
+        app = threading.Thread(
+            target=lambda: made.append(remote.accept(request(1)).release([UPDATE]))
+        )
+        app.start()
+        assert begun.wait(10)
+        for _ in range(2 * gatekeeper.CONNECTIONS):
+            connection = idle.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
+            connection.connect(str(tmp_path / "gate"))
+        app.join(30)
+    assert len(made) == 1
+    assert books(tmp_path).releases == 1
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs another user")
+def test_a_socket_in_another_users_folder_is_not_served(tmp_path):
+    folder = tmp_path / "theirs"
+    folder.mkdir(mode=0o755)
+    os.chown(folder, 12345, 12345)
+    with pytest.raises(InvalidParameter, match="belongs to user 12345"):
+        Gatekeeper(None, folder / "gate")
