@@ -8,7 +8,7 @@ Idea     doubles are rationals, so the ratios, sums and means of a stored table 
 Symbols  epsilon_upper = max log(P[i,j]/P[i',j]) / d(x_i, x_i'): between neighbours is enough for
          the metric kinds. mu_i, nu_i: multipliers of sums and means; c_i(a) = (a - x_i)^2 / n -
          mu_i - nu_i a; V(a): the least sum_i p_i c_i(a) over private columns with sum 1.
-Source   docs/explanation/numerical-design.md has the argument; the recursion for the worst column
+Source   packages/lab/docs/design.md has the argument; the recursion for the worst column
          is this library's.
 """
 

@@ -7,7 +7,7 @@ Idea     every path to a table ends in the same three steps: make rows sum to on
          of the linear program. Large grids start from a coarse grid's alphabet.
 Symbols  a symmetric alphabet is 1/2 - z_k, 1/2 + z_k; a shape is z in units of the smallest
          unbiased outermost z.
-Source   Chaudhuri et al. (2022) state the problem; docs/explanation/numerical-design.md has the
+Source   Chaudhuri et al. (2022) state the problem; packages/lab/docs/design.md has the
          method. The catalogue has every epsilon of Guo et al. (ICML 2023), appendix "Choice of
          Hyperparameters", for 2 and 8 levels.
 """

@@ -4,7 +4,7 @@ Idea     kernels read an update in pieces and never copy all of it: a piece insi
          float32 or float64 array is a view of it, any other is a copy. A norm adds blocks of 4,096
          values, 16 rows of 256 lanes: rows one after the other, lanes by halving, the blocks' sums
          by `math.fsum`. The order is fixed, so threads and devices agree to the last bit.
-Symbols  N the exact norm, N' the computed one: |N' - N| < NORM_ERROR N (docs/theory/kernels.md); f
+Symbols  N the exact norm, N' the computed one: |N' - N| < NORM_ERROR N (docs/theory/numerics.md); f
          the clip factor.
 
 Second look. The update is read once for its norm and once more to be sampled, and may be modified

@@ -11,7 +11,7 @@ Symbols  v the input, t = x - 1/2 = factor * scale * v; B = 2^bits symbols; n = 
          in Sklansky's order; code = number of k in 0 .. B-2 with U >= F_k, U uniform on the
          multiples of 2^-64 in [0, 1). A pair (high, low) is high + low.
 Error    the probability of each code is within SAMPLING_ERROR of the exact law's
-         (docs/theory/kernels.md), given the bounds that `Sampler` checks.
+         (docs/theory/numerics.md), given the bounds that `Sampler` checks.
 Source   Guo et al. (ICML 2023), section "Interpolated MVU mechanism"; Sklansky (1960); Dekker
          (1971) and Knuth (TAOCP 2, 4.2.2) for exact sums and products; Cody and Waite (1980) for
          the reduction by log 2.

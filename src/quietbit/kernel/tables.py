@@ -3,7 +3,7 @@
 Idea     a kernel compares 16 primary bits with an approximation of G_k = 65536 F_k. Where the two
          differ by more than the margin m the decision is that of the exact law; otherwise the
          coordinate is decided by the law (`sampler.py`) with all its 64 bits. So an approximation
-         need not be good, only its error known (docs/theory/kernels.md). Where the law is smooth
+         need not be good, only its error known (docs/theory/numerics.md). Where the law is smooth
          enough each G_k - 1/2 is one polynomial over the whole clamp: a CPU uses it for one bit,
          and lines on cells for more; a GPU evaluates `bits` polynomials in a binary search.
 Symbols  t = x - 1/2; w the primary word; position p = t rate + offset; f = p clamped to [0, 1], or

@@ -48,7 +48,7 @@ def rotation_error_upper(size: int, unit: float = 2.0**-24) -> float:
     """Bound the rounding error of a rotation of ``size`` numbers, relative to their length.
 
     Every stage and both roundings of the scaling lengthen an error by 1 + u
-    (docs/theory/kernels.md). In blocks, a coordinate goes through at most two rotations.
+    (docs/theory/numerics.md). In blocks, a coordinate goes through at most two rotations.
     """
     stages = check_int(size, "size", 1, MAX_SIZE).bit_length() - 1
     return (stages + 2) * unit * (1 + 2.0**-15)

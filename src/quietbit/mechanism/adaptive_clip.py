@@ -12,7 +12,7 @@ Symbols  C = this round's clip; R = radius of the inner mechanism; t = T / 2^64:
          with probability t, else a coin; one client in n scouts.
 Source   Andrew, Thakkar, McMahan, Ramaswamy (NeurIPS 2021), "Differentially private learning with
          adaptive clipping", whose clients all send a bit to a trusted server;
-         docs/theory/samplers.md, "Scouts".
+         docs/theory/numerics.md, "Scouts".
 """
 
 from __future__ import annotations

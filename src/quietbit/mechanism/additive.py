@@ -5,7 +5,7 @@ Idea     a release is the multiple of a grid, some 2^-16 of the noise's size, th
          (`kernel/rounded.py`). Rounding is post-processing, so the account is that of real noise.
 Symbols  C = radius; S = C for zero-out and 2C for replace-one; sigma: of the noise; rdp(alpha) =
          alpha S^2/(2 sigma^2).
-Source   Balle and Wang (2018); docs/theory/rounded-noise.md and docs/theory/samplers.md.
+Source   Balle and Wang (2018); docs/theory/rounded-noise.md and docs/theory/numerics.md.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ Idea     an attacker is not bound to the clip: it sends any payload that the ser
          post-processing, which costs no privacy and, but for that probability, no honest client.
          This helps where payloads differ in length, as floats and wide codes do.
 Symbols  d coordinates; C: radius; T = log 2^40.
-Source   docs/explanation/threat-model.md; docs/theory/samplers.md, "Lengths of honest
+Source   docs/explanation/threat-model.md; docs/theory/numerics.md, "Lengths of honest
          payloads".
 """
 

@@ -9,7 +9,7 @@ Idea     an evaluation asks for one cell: right or wrong, a bin of a histogram, 
 Symbols  t = T / 2^64; u: the least probability that an untruthful answer is a given cell; p:
          probability of a lie.
 Source   Warner (1965); Kairouz, Oh, Viswanath (2014), k cells; Erlingsson, Pihur, Korolova (2014),
-         a bit per cell; docs/theory/samplers.md for both accounts, `privacy.aggregate` for that of
+         a bit per cell; docs/theory/numerics.md for both accounts, `privacy.aggregate` for that of
          sums.
 """
 

@@ -4,7 +4,7 @@
  *          coordinates and is included once per instruction set, and real_passes.h those over float and double.
  * Rounding every double is rounded after every operation, in the order of the Python sources named beside a function;
  *          nothing is fused and no function of a mathematics library is called. Only the decisions in float32 may be
- *          fused: their margins allow either (docs/theory/kernels.md), and what they leave open goes to the exact law.
+ *          fused: their margins allow either (docs/theory/numerics.md), and what they leave open goes to the exact law.
  */
 #include "quietbit.h"
 

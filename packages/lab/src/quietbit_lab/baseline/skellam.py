@@ -8,8 +8,8 @@ Symbols  C = radius; D = dimension padded to a power of two; s = `scale`; v = (n
          s)^2 the noise's variance; D1, D2: largest L1 and L2 length of the rounded vector; P = 64 w
          bits.
 Source   Agarwal, Kairouz, Liu (NeurIPS 2021), Algorithm 1 and Theorem 3.5; Kairouz, Liu, Steinke
-         (ICML 2021) for the rotation and the rounding; docs/theory/rounded-skellam.md;
-         docs/theory/samplers.md for the tables.
+         (ICML 2021) for the rotation and the rounding; packages/lab/docs/rounded-skellam.md
+         for the proofs and the tables.
 
 Rounding. At random it keeps the mean of a coordinate but lengthens the vector; drawing again until
 D2^2 <= `length_upper` makes the bound certain. Privacy rests on that bound, checked in integers,

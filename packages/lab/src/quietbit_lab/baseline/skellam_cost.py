@@ -12,8 +12,8 @@ Symbols  v = variance of the noise (two Poissons of mean v/2 each, independent p
          / (kappa alpha n p^2 / 2).
 Source   Agarwal, Kairouz, Liu (NeurIPS 2021), Theorem 3.5, for integer alpha >= 2: eps(alpha) <=
          alpha D2^2/(2v) + min(((2 alpha - 1) D2^2 + 6 D1)/(4 v^2), 3 D1/(2v)).
-         docs/theory/rounded-skellam.md: c(alpha) = (kappa alpha / 2) (tau (1 + kappa n/8 + (kappa
-         n/4)^2) + kappa n/4).
+         packages/lab/docs/rounded-skellam.md: c(alpha) = (kappa alpha / 2) (tau (1 + kappa n/8 +
+         (kappa n/4)^2) + kappa n/4).
 """
 
 from __future__ import annotations
