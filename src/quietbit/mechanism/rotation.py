@@ -10,7 +10,7 @@ Symbols  d = dimension, p = d padded to a power of two; C = radius; b = `block`,
          `keep`; S: k rows. f(u): the mean of what a coordinate u decodes to, g = f'(0), r(u) = 1 -
          f(u) / (g u): the share it lacks.
 Source   docs/theory/rotation.md; docs/theory/vector-mechanism.md, "Rows";
-         docs/theory/shared-rows.md.
+         docs/theory/vector-mechanism.md.
 
 Samples. A rotation keeps the distance of two updates that differ in one of n samples, but for its
 rounding. In double precision that is at most 2^-46 C per update, and the update is multiplied by 1

@@ -6,8 +6,8 @@ Idea     every two clients share a mask that one adds and the other subtracts; e
          key of those that left, the seed of those that stayed.
 Symbols  U0: clients that advertised; U1: those that dealt shares; U2: those whose masked vector
          arrived; t: threshold.
-Source   Bonawitz et al. (CCS 2017), Figure 4. docs/theory/masked-sums.md has both server models and
-         the proofs.
+Source   Bonawitz et al. (CCS 2017), Figure 4. docs/theory/secure-aggregation.md, "Masks", has both
+         server models and the proofs.
 
 The digest of the *roster*, the advertisements of all U0 under the plan's context, is the
 description of the round, from which every seal, share commitment and mask is derived. In the active

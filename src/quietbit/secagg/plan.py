@@ -8,8 +8,8 @@ Symbols  n = clients; t = threshold; d = dimension; b = bits; c = largest_code; 
          collude with the server. A masked vector is a header of 24 bytes and ceil(b (d + g) / 8)
          bytes. The guard, g coordinates of at least 64 bits together, is zero in every vector; a
          sum whose guard is not zero is wrong.
-Source   Bonawitz et al., "Practical secure aggregation" (CCS 2017). docs/theory/masked-sums.md has
-         both server models and the proofs.
+Source   Bonawitz et al., "Practical secure aggregation" (CCS 2017).
+         docs/theory/secure-aggregation.md, "Masks", has both server models and the proofs.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ Idea     where all clients of a round keep the same k rotated coordinates, the m
          and after reveal any difference.
 Symbols  d parameters w, momentum buffer v; g: the mean of a round put back into d coordinates; a
          step is v <- mu v + g, w <- w - eta v.
-Source   docs/theory/shared-rows.md: why sharing rows does not change the account, and how it
+Source   docs/theory/vector-mechanism.md: why sharing rows does not change the account, and how it
          changes the error.
 
 State is float32, and a step is a fixed sequence of float32 operations, one rounding each, so that

@@ -6,8 +6,8 @@ Idea     a secret cohort of m among N clients, all cohorts equally likely, conta
          amplification is refused.
 Symbols  g = m/N; near, far: the cohort's Rényi curve under the adjacency asked about, and under
          replace-one.
-Source   Wang, Balle, Kasiviswanathan (AISTATS 2019), Theorem 9: docs/theory/secure-aggregation.md,
-         "Secret cohorts", has it for both adjacencies.
+Source   Wang, Balle, Kasiviswanathan (AISTATS 2019), Theorem 9;
+         packages/lab/docs/secret-cohorts.md has it for both adjacencies.
 """
 
 from __future__ import annotations
