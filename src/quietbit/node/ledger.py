@@ -29,6 +29,7 @@ import hashlib
 import json
 import os
 import sqlite3
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, MutableMapping
@@ -253,7 +254,7 @@ class LedgerState:
                 f"{self.origin} is not a ledger: line {number} cannot be read "
                 f"({type(error).__name__}). {HELP}."
             ) from error
-        self.heads.append(hashlib.sha256(line.encode()).digest())
+        self.heads.append(digest(line))
 
     def _take(self, entry: Entry) -> None:
         kind = entry["kind"]
@@ -310,6 +311,11 @@ Change = Callable[[LedgerState], Iterable[Entry]]
 def base_run(run: str) -> str:
     """Return the number of the run that updates or evaluations are noted under."""
     return run.removesuffix(EVALUATIONS)
+
+
+def digest(line: Any) -> bytes:
+    """Return the SHA-256 of a line; of what is no text, that of its representation."""
+    return hashlib.sha256(str(line).encode()).digest()
 
 
 def text_of(value: Any) -> str:
@@ -396,6 +402,8 @@ class FileLedger:
         self._counter = owned_path(counter, "counter")
         require(self.path != self._counter, "counter", str(counter), "a file other than the ledger")
         self._known = {} if known is None else known
+        self._state = LedgerState(f"The ledger {self.path}")
+        self._guard = threading.RLock()
 
     @classmethod
     def create(
@@ -438,28 +446,40 @@ class FileLedger:
 
     def read(self) -> LedgerState:
         """Return the totals; refuse a ledger that is behind its counter, or behind ``known``."""
-        with opened(self.path, "ledger") as database:
+        with self._guard, opened(self.path, "ledger") as database:
             state = self._read(database)
-        self._known.update(state.mark)
-        return state
+            self._keep(state)
+            return state
 
     def update(self, change: Change) -> LedgerState:
         """Add the lines that ``change`` returns for the totals, and force them to disk."""
-        with opened(self.path, "ledger", write=True) as database:
-            state = self._read(database)
-            count = state.count
-            lines = state.add(list(change(state)))
-            database.executemany(ADD_LINE, enumerate(lines, count + 1))
-        with opened(self._counter, "counter", write=True) as counter:
-            counter.execute(RAISE_COUNT, (state.count, state.head.hex(), state.count))
-        self._known.update(state.mark)
-        return state
+        with self._guard:
+            with opened(self.path, "ledger", write=True) as database:
+                state = self._read(database)
+                count = state.count
+                lines = state.add(list(change(state)))
+                database.executemany(ADD_LINE, enumerate(lines, count + 1))
+            with opened(self._counter, "counter", write=True) as counter:
+                counter.execute(RAISE_COUNT, (state.count, state.head.hex(), state.count))
+            self._keep(state)
+            return state
 
     def _read(self, database: sqlite3.Connection) -> LedgerState:
-        """Read all lines; hold their lock while the counter is read, which cannot pass them."""
-        state = LedgerState(f"The ledger {self.path}")
+        """Read all lines; hold their lock while the counter is read, which cannot pass them.
+
+        Of lines that this process has read before, the digests are compared.
+        """
+        state = self._state
+        self._state = LedgerState(f"The ledger {self.path}")  # after an error, all are read anew
+        read = 0
         for (line,) in database.execute("select line from lines order by number"):
-            state.take(line)
+            if read >= state.count:
+                state.take(line)
+            elif digest(line) != state.heads[read]:
+                raise LedgerError(f"{state.origin} was changed: line {read + 1}. {HELP}.")
+            read += 1
+        if read < state.count:
+            raise LedgerError(f"{state.origin} is shorter than it was. {HELP}.")
         self._check_counter(state)
         if state.is_behind(self._known):
             raise LedgerError(
@@ -467,6 +487,10 @@ class FileLedger:
                 f"seen. {HELP}."
             )
         return state
+
+    def _keep(self, state: LedgerState) -> None:
+        self._state = state
+        self._known.update(state.mark)
 
     def _check_counter(self, state: LedgerState) -> None:
         with opened(self._counter, "counter") as database:

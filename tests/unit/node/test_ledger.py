@@ -126,7 +126,7 @@ def test_an_old_copy_is_refused_and_what_to_do_is_said(ledger, tmp_path):
     shutil.copy(tmp_path / "old", tmp_path / "ledger")
     with pytest.raises(LedgerError, match="older than its counter"):
         again(tmp_path).update(release)
-    with pytest.raises(LedgerError, match="older than its counter"):
+    with pytest.raises(LedgerError, match="shorter than it was"):
         ledger.update(release)
     shutil.copy(tmp_path / "new", tmp_path / "ledger")
     assert again(tmp_path).read().releases == 4
@@ -138,7 +138,7 @@ def test_an_old_ledger_with_its_old_counter_is_noticed_by_who_remembers(ledger, 
     known = ledger.update(release).mark
     for name in ("ledger", "counter"):
         os.replace(tmp_path / f"{name}.old", tmp_path / name)
-    with pytest.raises(LedgerError, match="older than the one that this process"):  # a gatekeeper
+    with pytest.raises(LedgerError, match="shorter than it was"):  # a gatekeeper
         ledger.read()
     assert again(tmp_path).read().is_behind(known)  # Flower's state within a run
     assert not again(tmp_path).read().is_behind({})
