@@ -5,6 +5,7 @@ the same words.
 from __future__ import annotations
 
 import ctypes
+import json
 import subprocess
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,16 +16,16 @@ from attrs import evolve, frozen
 
 from quietbit import Ball, InterpolatedMVU, Mechanism, Uplink, calibrate
 from quietbit.design.solve import solve
-from quietbit.design.table import Design, DesignSpec
+from quietbit.design.table import DesignSpec
 from quietbit.kernel.native import build
 from quietbit.kernel.rng import DeviceBlock
+from quietbit.mechanism.registry import build as build_mechanism
 from quietbit.mechanism.rotation import Rotation
 from quietbit.target import Target
 
 SOURCES = (build.FOLDER / "quietbit.c", build.FOLDER / "quietbit_client.c")
 FLAGS = ("-std=c11", "-ffp-contract=off", "-fno-trapping-math", "-fno-math-errno", "-DQB_PORTABLE")
-# Solved once: another machine's linear algebra would end at other numbers.
-FIVE_LEVELS = Path(__file__).parent.parent / "vectors" / "five-levels.design"
+VECTORS = Path(__file__).parent.parent / "vectors"
 TARGET = Target(1e6, 1e-5, "zero-out")
 OK, DAMAGED, UNKNOWN, DIMENSION, TOO_LARGE, LEDGER, BUDGET = range(7)
 
@@ -139,11 +140,16 @@ def by_python(
     return Uplink(mechanism, kernel=kernel).send(np.asarray(update, np.float32), Keyed(key))
 
 
+def described(name: str) -> Any:
+    """The mechanism of a vector: its numbers travel, and nothing is solved or calibrated here."""
+    return build_mechanism(json.loads((VECTORS / f"{name}.json").read_text())["description"])
+
+
 def mechanisms() -> dict[str, Mechanism]:
     """One of every kind that the C client knows."""
     asked = {"epsilon": 2.0, "delta": 1e-5, "adjacency": "zero-out"}
     small = Ball("l2", 1.0, 65)
-    usual = calibrate("imvu", ball=Ball("l2", 0.5, 650), **asked).mechanism
+    usual = described("one-bit-rotated")
     plain = evolve(usual, rotation=None)
     vector = calibrate("vmvu", ball=Ball("l2", 2.0, 650), **asked).mechanism
     return {
@@ -155,7 +161,7 @@ def mechanisms() -> dict[str, Mechanism]:
         ),
         "one bit, l1": InterpolatedMVU(solve(DesignSpec(2, 1, 1.0)), Ball("l1", 1.0, 21)),
         "two bits": InterpolatedMVU(solve(DesignSpec(2, 2, 2.0)), small),
-        "three bits, five levels": InterpolatedMVU(Design.load(FIVE_LEVELS), small, 2.0),
+        "three bits, five levels": described("three-bits-five-levels"),
         "a seed": vector,
         "a seed, shared rows": evolve(vector, rows=12345678901234567890),
         "a seed, all rows": calibrate("vmvu", ball=Ball("l2", 1.0, 21), **asked).mechanism,

@@ -38,6 +38,7 @@ __all__ = [
 ]
 
 ACCURACY = 2e-5
+FINER = 16  # steps of a loss within the accuracy; far above the digits in which machines differ
 FEWER = "take fewer releases or another mechanism"
 
 OWN = "own"  # every release draws the rows that it keeps
@@ -185,8 +186,12 @@ def largest_private(
 ) -> float:
     """Return the largest loss with account(loss) <= target, from below, to a relative ``accuracy``.
 
-    ``start`` is a guess; ``name`` and ``remedy`` are for the refusal of a target that is too small.
+    Losses have few digits, so that the last digits of an account, in which machines differ, choose
+    none of them: every machine ends at the same. ``start`` is a guess; ``name`` and ``remedy`` are
+    for the refusal of a target that is too small.
     """
+
+    digits = round(math.log2(FINER / accuracy))
 
     def safe(loss: float) -> float:
         try:
@@ -198,7 +203,7 @@ def largest_private(
         private = low
         stride = 4.0
     else:
-        private = min(max(low, start), high)
+        private = min(max(low, few_digits(start, digits)), high)
         stride = 1.05
     value = account(private)
     revealing = high
@@ -206,7 +211,7 @@ def largest_private(
     while value > target and private > low:
         revealing = private
         above = value
-        private = max(low, private / stride)
+        private = max(low, few_digits(private / stride, digits))
         value = account(private)
         stride = 2 * stride
     if math.isinf(value):
@@ -215,13 +220,18 @@ def largest_private(
     rule = f"at least {value:.4g}, the least that {name} reaches here"
     require(value <= target, "epsilon", target, rule, remedy)
     if above == math.inf:
-        revealing, above = _first_above(safe, private, high, target, stride)
+        revealing, above = _first_above(safe, private, high, target, stride, digits)
     if above <= target:
         return revealing
     for step in range(200):
-        if value >= target * (1 - accuracy) or revealing <= private * (1 + 1e-13):
+        if value >= target * (1 - accuracy):
             break
-        middle = _between(private, value, revealing, above, target * (1 - accuracy / 2), step)
+        aim = target * (1 - accuracy / 2)
+        middle = few_digits(_between(private, value, revealing, above, aim, step), digits)
+        if not private < middle < revealing:
+            middle = few_digits((private + revealing) / 2, digits)
+        if not private < middle < revealing:
+            break
         there = safe(middle)
         if there <= target:
             private = middle
@@ -232,12 +242,27 @@ def largest_private(
     return private
 
 
+def few_digits(loss: float, digits: int) -> float:
+    """Return a positive number rounded to so many binary digits.
+
+    >>> few_digits(1 / 3, 20) == few_digits(1 / 3 + 1e-12, 20)
+    True
+    """
+    fraction, exponent = math.frexp(loss)
+    return math.ldexp(round(math.ldexp(fraction, digits)), exponent - digits)
+
+
 def _first_above(
-    account: Callable[[float], float], loss: float, high: float, target: float, stride: float
+    account: Callable[[float], float],
+    loss: float,
+    high: float,
+    target: float,
+    stride: float,
+    digits: int,
 ) -> tuple[float, float]:
     """Return a loss whose account exceeds the target, and its account; else the range's end."""
     while loss < high:
-        loss = min(loss * stride, high)
+        loss = min(few_digits(loss * stride, digits), high)
         value = account(loss)
         if value > target:
             return loss, value

@@ -208,7 +208,7 @@ def test_the_search_survives_a_stepped_account() -> None:
     given: Any = {"ball": L2, "epsilon": 1.0, "delta": 1e-5, "adjacency": Adjacency.ZERO_OUT}
     found = calibrate("gaussian", account=stepped, **given)
     assert isinstance(found.mechanism, Gaussian)
-    assert found.mechanism.noise_multiplier == pytest.approx(2.0, rel=1e-9)
+    assert 2.0 < found.mechanism.noise_multiplier < 2.0 * (1 + 4e-6)  # a step of the search
     assert found.guarantee.epsilon_upper == 0.5
     assert found.saturated
 
