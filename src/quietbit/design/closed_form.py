@@ -18,6 +18,7 @@ Source   docs/theory/secure-aggregation.md, "More bits", for the binomial ones.
 from __future__ import annotations
 
 import math
+from decimal import Context, Decimal
 
 import numpy as np
 
@@ -36,6 +37,22 @@ __all__ = [
 
 MOST_BINOMIAL_BITS = 4
 EVEN = 1e-9  # of the width of the alphabet
+# Tables of formulas are the same on every machine: exponentials of mathematics libraries are not.
+_DIGITS = Context(prec=60)
+
+
+def _exp(x: float) -> float:
+    return float(_DIGITS.exp(Decimal(x)))
+
+
+def _expm1(x: float) -> float:
+    return float(_DIGITS.subtract(_DIGITS.exp(Decimal(x)), Decimal(1)))
+
+
+def _tanh(x: float) -> float:
+    square = _DIGITS.exp(_DIGITS.multiply(Decimal(2), Decimal(x)))
+    one = Decimal(1)
+    return float(_DIGITS.divide(_DIGITS.subtract(square, one), _DIGITS.add(square, one)))
 
 
 def unbiased_half_width(spec: DesignSpec) -> float:
@@ -50,16 +67,16 @@ def unbiased_half_width(spec: DesignSpec) -> float:
 def _excess(spec: DesignSpec) -> float:
     """Return the smallest unbiased z minus 1/2, without cancellation where it is tiny."""
     reach = 1.0 if spec.privacy == "strict" else spec.spacing
-    return reach / math.expm1(spec.log_ratio_step)
+    return reach / _expm1(spec.log_ratio_step)
 
 
 def closed_form(spec: DesignSpec) -> tuple[FloatMatrix, FloatVector] | None:
     """Return the optimal table and alphabet where a formula gives them, else ``None``."""
     if spec.input_levels == 2:
-        tanh = math.tanh(spec.log_ratio_step / 2)
+        tanh = _tanh(spec.log_ratio_step / 2)
         share = 1 / spec.penalty  # zero when the bias must be zero
         z = tanh * (share + 1) / (2 * (share + tanh**2))
-        return _table(np.array([1.0 / (1.0 + math.exp(spec.log_ratio_step))]), z, spec)
+        return _table(np.array([1.0 / (1.0 + _exp(spec.log_ratio_step))]), z, spec)
     if spec.output_bits == 1 and spec.bias == "exact":
         z = unbiased_half_width(spec)
         below_half = spec.levels[: spec.input_levels // 2]

@@ -17,7 +17,9 @@ One bit  `lowered` is c_0 - m rounded down. A GPU adds 2^23 to it, so that float
 
 from __future__ import annotations
 
+import decimal
 from dataclasses import dataclass
+from decimal import Decimal
 from functools import lru_cache
 from math import ceil, floor
 from typing import TypeAlias, final
@@ -58,6 +60,8 @@ DEGREES = (
 GOOD = {1: 8.0}  # by bits, a margin below which a higher degree gains nothing; else 1/2
 WORST = {1: 24.0}  # by bits, a margin above which cells are better; else 8
 GRID = 32769
+NODES = 257  # of the points that polynomials are fitted to
+DIGITS = 60
 MAX_POINTS = 1 << 22  # grid points times symbols
 Points: TypeAlias = tuple[FloatVector, NDArray[np.float64]]  # values of f, and of all G_k there
 
@@ -171,7 +175,7 @@ def threshold_plan(sampler: Sampler) -> Thresholds:
         knots = level_knots(sampler.levels)[0]
         levels = np.clip((knots - low) / (high - low), 0.0, 1.0)
         grid = _points(sampler, np.union1d(even, levels))
-        nodes = _points(sampler, 0.5 - 0.5 * np.cos(np.linspace(0.0, np.pi, 257)))
+        nodes = _points(sampler, chebyshev_nodes())
         for centred, degree in DEGREES:
             fit = _fit_thresholds(sampler, grid, nodes, degree, centred)
             if best is None or fit.half < best.half - 0.25:
@@ -189,6 +193,60 @@ def _points(sampler: Sampler, f: FloatVector) -> Points:
     return f, scaled_cumulative(sampler, np.clip(low + (high - low) * f, low, high))
 
 
+@lru_cache(maxsize=1)
+def chebyshev_nodes() -> FloatVector:
+    """Return 1/2 - cos(pi j / (NODES - 1)) / 2 for every j, from NODES - 1 a power of two.
+
+    In decimals, as a library's cosine differs between machines; so would a library's least squares,
+    which decimals do below, and a client's table with them.
+    """
+    with decimal.localcontext(prec=DIGITS):
+        cosine = Decimal(-1)
+        for _ in range((NODES - 1).bit_length() - 1):
+            cosine = ((1 + cosine) / 2).sqrt()
+        cosines = [Decimal(1), cosine]
+        while len(cosines) < NODES:
+            cosines.append(2 * cosine * cosines[-1] - cosines[-2])
+        return np.array([float((1 - value) / 2) for value in cosines])
+
+
+@lru_cache(maxsize=len(DEGREES))
+def _least_squares(degree: int, centred: bool) -> NDArray[np.float64]:
+    """Return the matrix that maps values at the nodes to coefficients, the constant first."""
+    with decimal.localcontext(prec=DIGITS):
+        nodes = [Decimal(value) for value in chebyshev_nodes().tolist()]
+        if centred:
+            nodes = [2 * value - 1 for value in nodes]
+        powers = [[Decimal(1)] * NODES]
+        for _ in range(degree):
+            powers.append([a * b for a, b in zip(powers[-1], nodes, strict=True)])
+        # Orthogonal polynomials (Gram and Schmidt), and each one's coefficients.
+        orthogonal: list[list[Decimal]] = []
+        combined: list[list[Decimal]] = []
+        for k, power in enumerate(powers):
+            values = power
+            own = [Decimal(int(j == k)) for j in range(degree + 1)]
+            for earlier, parts in zip(orthogonal, combined, strict=True):
+                share = _inner(earlier, values)
+                values = [a - share * b for a, b in zip(values, earlier, strict=True)]
+                own = [a - share * b for a, b in zip(own, parts, strict=True)]
+            length = _inner(values, values).sqrt()
+            orthogonal.append([value / length for value in values])
+            combined.append([part / length for part in own])
+        solver = [
+            [
+                sum(parts[k] * row[j] for parts, row in zip(combined, orthogonal, strict=True))
+                for j in range(NODES)
+            ]
+            for k in range(degree + 1)
+        ]
+        return np.array(solver, dtype=np.float64)
+
+
+def _inner(left: list[Decimal], right: list[Decimal]) -> Decimal:
+    return sum((a * b for a, b in zip(left, right, strict=True)), Decimal(0))
+
+
 def _fit_thresholds(
     sampler: Sampler, grid: Points, nodes: Points, degree: int, centred: bool
 ) -> Thresholds:
@@ -196,13 +254,12 @@ def _fit_thresholds(
     slant = 2.0 if centred else 1.0  # the derivative of the polynomial's variable
     f = slant * grid[0] - (slant - 1.0)
     exact = grid[1]
-    chebyshev = slant * nodes[0] - (slant - 1.0)
     low, high = sampler.t_range
     reach = high - low
     steep = _slope_range(sampler)
     powers = np.arange(degree + 1)
-    solved = np.linalg.lstsq(chebyshev[:, None] ** powers, nodes[1] - 0.5, rcond=None)[0]
-    rounded = solved.astype(np.float32)
+    solver = _least_squares(degree, centred)[:, :, None]
+    rounded = (solver * (nodes[1] - 0.5)).sum(axis=1).astype(np.float32)
     value = np.zeros_like(exact)
     for row in rounded[::-1].astype(np.float64):
         value = value * f[:, None] + row

@@ -190,7 +190,6 @@ def largest_private(
     none of them: every machine ends at the same. ``start`` is a guess; ``name`` and ``remedy`` are
     for the refusal of a target that is too small.
     """
-
     digits = round(math.log2(FINER / accuracy))
 
     def safe(loss: float) -> float:

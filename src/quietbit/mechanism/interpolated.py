@@ -17,7 +17,9 @@ of them have the smallest probability of the full range, and the rest that of th
 
 from __future__ import annotations
 
+import decimal
 import math
+from decimal import Decimal
 from typing import Any, Literal, TypeAlias, cast, final, get_args
 
 import numpy as np
@@ -30,7 +32,7 @@ from quietbit.design.table import Design, DesignSpec
 from quietbit.errors import check_int, check_real, require
 from quietbit.kernel.base import Kernel
 from quietbit.kernel.rng import RandomBits
-from quietbit.kernel.sampler import SAMPLING_ERROR, Sampler
+from quietbit.kernel.sampler import DIGITS, SAMPLING_ERROR, Sampler
 from quietbit.mechanism.abilities import (
     Designed,
     RoughMoments,
@@ -369,17 +371,31 @@ def _laws(design: Design, offsets: FloatVector) -> FloatMatrix:
 
 
 def _unbiased_at_centre(design: Design) -> FloatVector:
-    """Shift and stretch the alphabet so that its mean is x to first order at x = 1/2."""
+    """Shift and stretch the alphabet so that its mean is x to first order at x = 1/2.
+
+    In decimals, rounded once: nodes that replay rounds decode with the values of every machine.
+    """
     cells = design.spec.input_levels - 1
-    law = _laws(design, np.zeros(1))[0]
-    eta = np.log(design.probabilities)
-    # At a level the two sides have different slopes: take their average.
-    sides = {min(max(cells // 2, 0), cells - 1), (cells - 1) // 2}
-    theta = np.mean([(eta[i + 1] - eta[i]) * cells for i in sides], axis=0)
-    mean = float(law @ design.alphabet)
-    slope = float(law @ ((theta - law @ theta) * (design.alphabet - mean)))
-    require(slope > 0, "slope of the mean at x = 1/2", slope, "positive for an unbiased decoder")
-    return np.asarray(0.5 + (design.alphabet - mean) / slope)
+    with decimal.localcontext(prec=DIGITS):
+        rows = {
+            level: np.array([Decimal(value).ln() for value in design.probabilities[level].tolist()])
+            for level in range(max(0, cells // 2 - 1), min(cells, cells // 2 + 1) + 1)
+        }
+        index = min(cells // 2, cells - 1)
+        share = Decimal(cells) / 2 - index
+        lines = rows[index] + (rows[index + 1] - rows[index]) * share
+        weights = np.array([line.exp() for line in lines])
+        law = weights / weights.sum()
+        # At a level the two sides have different slopes: take their average.
+        sides = {index, (cells - 1) // 2}
+        theta = sum((rows[i + 1] - rows[i]) * cells for i in sides) / len(sides)
+        alphabet = np.array([Decimal(value) for value in design.alphabet.tolist()])
+        mean = law @ alphabet
+        slope = law @ ((theta - law @ theta) * (alphabet - mean))
+        rule = "positive for an unbiased decoder"
+        require(slope > 0, "slope of the mean at x = 1/2", float(slope), rule)
+        values = Decimal("0.5") + (alphabet - mean) / slope
+    return np.asarray(values, dtype=np.float64)
 
 
 def _build(ball: Ball, loss: float, choices: Choices) -> InterpolatedMVU:
