@@ -2,10 +2,10 @@
 
 Idea     a thread processes its range in chunks of 131,072 coordinates: words are expanded into a
          small buffer, inputs are read once, packed bytes are written once, and no memory grows with
-         the update. A rotated update exists one chunk at a time: signs, factor, butterflies and
-         sampling follow while the chunk is in the cache. Undecided coordinates are settled in
-         batches by the exact law. The ranges of threads begin at byte boundaries, so threads share
-         nothing; the C library (`native/quietbit.h`) has no locks and no state.
+         the update. A rotated update exists one block at a time: signs, factor, butterflies and
+         sampling follow while the block is in the first-level cache. Undecided coordinates are
+         settled in batches by the exact law. The ranges of threads begin at byte boundaries, so
+         threads share nothing; the C library (`native/quietbit.h`) has no locks and no state.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from quietbit.errors import check_int
 from quietbit.kernel import native
 from quietbit.kernel.base import Job, Kernel, packed_size
 from quietbit.kernel.expand import MAX_COUNT, TILE, quantile_table, seed_state, whole_tiles
-from quietbit.kernel.native import Cells, Ending, Law, Polynomial, Undecided, address
+from quietbit.kernel.native import Cells, Ending, Law, Polynomial, Rotation, Undecided, address
 from quietbit.kernel.norm import BLOCK, Flat, exact_sum
 from quietbit.kernel.rounded import NoiseLaw, grid_of
 from quietbit.kernel.sampler import Sampler, level_knots
@@ -42,8 +42,9 @@ SETTLE = 4096  # undecided coordinates worth one call of the exact law
 FEW = 1 << 18  # coordinates per thread below which starting a thread does not pay
 SPAN = 1 << 18  # entries transformed before the next are touched: 1 MB of float32
 NO_SUMS = np.empty(0)
-ROTATED = 1 << 17  # coordinates rotated and sampled at once: 512 kB of float32
 Bounds: TypeAlias = list[tuple[int, int]]
+# Those of complete blocks, and of an overlapping last one (`Blocks.words`).
+Signs: TypeAlias = tuple[NDArray[np.uint32], NDArray[np.uint32] | None] | None
 
 
 def _threads(value: int) -> int:
@@ -61,24 +62,23 @@ class CpuKernel(Kernel):
 
     def _sample(self, job: Job) -> float:
         size = job.flat.size
+        plan = _plan(job)
         blocks = job.blocks
-        if blocks is None:
-            bounds = _bounds(size, CHUNK)
-            signs = None
-        elif blocks.block > ROTATED // 2 or size < 8 * blocks.block:
-            return self._sample_copy(job, blocks)
-        else:
-            bounds = _bounds(size, ROTATED)
+        signs: Signs = None
+        bounds = _bounds(size, CHUNK)
+        if blocks is not None:
+            if blocks.block > BLOCK or not plan.reads_floats:
+                return self._sample_copy(job, blocks)
             signs = blocks.words()
             # The overlapping last block must lie in one chunk.
-            if size - bounds[-1][0] < blocks.block:
+            if size - bounds[-1][0] < blocks.block and len(bounds) > 1:
                 bounds[-2:] = [(bounds[-2][0], size)]
         if len(bounds) == 1:
-            return _sample_chunks(job, signs, bounds)[0]
+            return _sample_chunks(job, plan, signs, bounds)[0]
         sums: list[float] = []
 
         def task(first: int, last: int) -> None:
-            sums.extend(_sample_chunks(job, signs, bounds[first:last]))
+            sums.extend(_sample_chunks(job, plan, signs, bounds[first:last]))
 
         workers = max(1, min(self.threads, size // FEW))
         self._spread(task, len(bounds), 1, workers)
@@ -352,31 +352,8 @@ def _flip_piece(
     )
 
 
-def _rotated(
-    job: Job, signs: Any, start: int, stop: int, room: NDArray[np.float32]
-) -> NDArray[Any]:
-    """Scale and rotate a chunk in a private buffer.
-
-    A chunk begins at a block's beginning; only the last chunk may end inside a block.
-    """
-    rotated = room[: stop - start]
-    block = job.blocks.block  # type: ignore[union-attr]
-    mode, scale = ending(block)
-    end = ctypes.byref(Ending(scale, None, mode))
-    functions = native.library()
-    first_signs, last_signs = signs
-    _flip_piece(job.flat.piece(start, stop), job.factor, first_signs[start // 32 :], rotated)
-    complete = rotated.size // block * block
-    functions.qb_early_stages(address(rotated), 0, complete, block, end, False)
-    if stop == job.flat.size and last_signs is not None:
-        last = rotated[-block:]
-        _flip_piece(last, 1.0, last_signs, last)
-        functions.qb_early_stages(address(last), 0, block, block, end, False)
-    return rotated
-
-
-def _sample_chunks(job: Job, signs: Any, bounds: Bounds) -> list[float]:
-    """Sample chunks that start at multiples of eight; return each chunk's sum of |value|^order."""
+def _sample_chunks(job: Job, plan: _Plan, signs: Signs, bounds: Bounds) -> list[float]:
+    """Sample chunks that start at multiples of 64; return each chunk's sum of |value|^order."""
     if not bounds:
         return []
     bits = job.sampler.bits
@@ -384,9 +361,13 @@ def _sample_chunks(job: Job, signs: Any, bounds: Bounds) -> list[float]:
     first = bounds[0][0]
     words, undecided = _buffers(min(bounds[-1][1] - first, FILL + largest), largest + SETTLE)
     read = job.block.reader(first)
-    step, plan, single = _step(job)
-    order = job.order
-    room = np.empty(0 if job.blocks is None else largest, np.float32)
+    sample = plan.function
+    how: tuple[Any, ...] = (ctypes.byref(plan.structure), job.order)
+    rotation = None
+    if signs is not None:
+        rotation = _rotation(job)
+        sample = native.library().qb_sample_rotated
+        how = (ctypes.byref(rotation), *plan.both)
     out = address(job.out)
     looked = ctypes.c_double()
     listed = 0
@@ -398,15 +379,13 @@ def _sample_chunks(job: Job, signs: Any, bounds: Bounds) -> list[float]:
             begin = start
             filled = max(stop, *(end for _, end in bounds[number:] if end - start <= FILL))
             read(words[: filled - begin])
-        if signs is None:
-            piece = job.flat.piece(start, stop)
-        else:
-            piece = _rotated(job, signs, start, stop, room)
-        if not single and piece.itemsize == 4:
+        piece = job.flat.piece(start, stop)
+        if not plan.reads_floats and piece.itemsize == 4:
             piece = piece.astype(np.float64)
-        listed = step(
-            ctypes.byref(plan),
-            order,
+        if rotation is not None:
+            _point_to(rotation, signs, start, stop == job.flat.size)
+        listed = sample(
+            *how,
             address(piece),
             piece.itemsize == 8,
             stop - start,
@@ -424,6 +403,22 @@ def _sample_chunks(job: Job, signs: Any, bounds: Bounds) -> list[float]:
     if listed:
         _settle(job, undecided, listed)
     return sums
+
+
+def _rotation(job: Job) -> Rotation:
+    """Return how C rotates a chunk, without the signs."""
+    blocks = job.blocks
+    mode, scale = ending(blocks.block)  # type: ignore[union-attr]
+    return Rotation(job.factor, scale, None, None, blocks.block, mode)  # type: ignore[union-attr]
+
+
+def _point_to(rotation: Rotation, signs: Any, start: int, is_last: bool) -> None:
+    """Let C read the signs from coordinate ``start`` on, and at the end those of the last block."""
+    first_signs, last_signs = signs
+    rotation.signs = address(first_signs) + start // 8
+    rotation.last_signs = None
+    if is_last and last_signs is not None:
+        rotation.last_signs = address(last_signs)
 
 
 @final
@@ -453,11 +448,27 @@ def _buffers(words: int, room: int) -> tuple[NDArray[np.uint16], _UndecidedList]
     return _thread.words, _thread.undecided
 
 
-def _step(job: Job) -> tuple[Any, Polynomial | Cells, bool]:
-    """Return the C function that samples one chunk, its plan, and whether it may read float32.
+@final
+@frozen(eq=False)
+class _Plan:
+    """How C decides: its function, by a polynomial or by cells, and whether it reads float32."""
 
-    The function decides by a polynomial or by cells. With a gain outside the range of doubles it
-    leaves every coordinate undecided; with one outside that of float32 it must read doubles.
+    function: Any
+    structure: Polynomial | Cells
+    reads_floats: bool
+
+    @property
+    def both(self) -> tuple[Any, Any]:
+        """The polynomial and the cells as arguments, one of them null."""
+        place = ctypes.byref(self.structure)
+        return (place, None) if isinstance(self.structure, Polynomial) else (None, place)
+
+
+def _plan(job: Job) -> _Plan:
+    """Return how C decides.
+
+    With a gain outside the range of doubles it leaves every coordinate undecided; with one outside
+    that of float32 it must read doubles.
     """
     rate = job.gain.approximate()
     functions = native.library()
@@ -466,8 +477,8 @@ def _step(job: Job) -> tuple[Any, Polynomial | Cells, bool]:
     if job.sampler.bits == 1 and decidable:
         plan = _polynomial(job.sampler, rate)
         if plan is not None:
-            return functions.qb_sample_one_bit, plan, 2.0**-100 < plan.gain < 2.0**100
-    return functions.qb_sample_cells, _cells(job.sampler, rate, decidable), True
+            return _Plan(functions.qb_sample_one_bit, plan, 2.0**-100 < plan.gain < 2.0**100)
+    return _Plan(functions.qb_sample_cells, _cells(job.sampler, rate, decidable), True)
 
 
 def _polynomial(sampler: Sampler, rate: float) -> Polynomial | None:

@@ -22,7 +22,17 @@ from typing import Any
 from quietbit.errors import MissingDependency, check_known
 from quietbit.kernel.native.build import BuildFailed, build_library
 
-__all__ = ["Cells", "Ending", "Law", "Polynomial", "Undecided", "address", "library", "load"]
+__all__ = [
+    "Cells",
+    "Ending",
+    "Law",
+    "Polynomial",
+    "Rotation",
+    "Undecided",
+    "address",
+    "library",
+    "load",
+]
 
 VERSION = 1
 MAX_COEFFICIENTS = 18
@@ -76,6 +86,19 @@ class Undecided(ctypes.Structure):
     _fields_ = (("index", c_void_p), ("word", c_void_p), ("value", c_void_p))
 
 
+class Rotation(ctypes.Structure):
+    """`qb_rotation`."""
+
+    _fields_ = (
+        ("factor", c_double),
+        ("scale", c_double),
+        ("signs", c_void_p),
+        ("last_signs", c_void_p),
+        ("block", c_int64),
+        ("mode", c_int32),
+    )
+
+
 class Ending(ctypes.Structure):
     """`qb_ending`."""
 
@@ -109,6 +132,23 @@ SIGNATURES: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "qb_gain": (None, (c_double, c_double, c_void_p)),
     "qb_sample_one_bit": (c_size_t, PLAN),
     "qb_sample_cells": (c_size_t, PLAN),
+    "qb_sample_rotated": (
+        c_size_t,
+        (
+            c_void_p,
+            c_void_p,
+            c_void_p,
+            c_void_p,
+            c_int,
+            c_size_t,
+            c_void_p,
+            c_void_p,
+            c_int64,
+            c_void_p,
+            c_size_t,
+            c_void_p,
+        ),
+    ),
     "qb_resolve": (None, (c_void_p, c_void_p, c_void_p, c_size_t, c_void_p)),
     "qb_pack": (None, (c_void_p, c_size_t, c_int, c_void_p)),
     "qb_unpack": (None, (c_void_p, c_size_t, c_int, c_void_p)),

@@ -565,3 +565,38 @@ static void SET(decide_floats)(const float *x, const u16 *words, const qb_polyno
 #undef REAL_BITS
 #undef REAL_BYTES
 #undef REAL_LANES
+
+/* ---- rotated updates: a block is scaled, rotated and sampled while it is in the first-level cache ------------------- */
+
+static size_t SET(sample_rotated)(const qb_rotation *rotation, const qb_polynomial *polynomial, const qb_cells *cells,
+                                  const void *values, int wide, size_t count, const u16 *words, u8 *out, i64 start,
+                                  const qb_undecided *undecided, size_t listed, double *total) {
+    const size_t block = (size_t)rotation->block, bytes = wide ? 8 : 4;
+    const qb_ending ending = {rotation->scale, 0, rotation->mode};
+    const size_t bits = cells ? (size_t)cells->bits : 1;
+    float x[2 * QB_NORM_BLOCK]; /* an overlapping last block is rotated with the one before it */
+    *total = 0.0;
+    for (size_t at = 0; at < count;) {
+        size_t size = count - at < 2 * QB_NORM_BLOCK ? count - at : QB_NORM_BLOCK;
+        const u8 *from = (const u8 *)values + bytes * at;
+        double looked;
+        if (wide) SET(flip_f64)(from, size, rotation->factor, rotation->signs + at / 32, x, 0);
+        else SET(flip_f32)(from, size, rotation->factor, rotation->signs + at / 32, x, 0);
+        SET(early_stages_f32)(x, size / block * block, block, &ending, 0);
+        if (rotation->last_signs && at + size == count) {
+            float *last = x + size - block;
+            SET(flip_f32)(last, block, 1.0, rotation->last_signs, last, 0);
+            SET(early_stages_f32)(last, block, block, &ending, 0);
+        }
+        if (cells) {
+            listed = SET(sample_cells_f32)(cells, 2, x, size, words + at, out + at * bits / 8, start + (i64)at,
+                                           undecided, listed, &looked);
+        } else {
+            listed = SET(sample_one_bit_f32)(polynomial, 2, x, size, words + at, out + at / 8, start + (i64)at,
+                                             undecided, listed, &looked);
+        }
+        *total += looked;
+        at += size;
+    }
+    return listed;
+}

@@ -516,6 +516,12 @@ size_t qb_sample_cells(const qb_cells *plan, int order, const void *x, int wide,
     CALL(sample_cells_f32, plan, order, x, count, words, out, start, undecided, listed, total);
 }
 
+size_t qb_sample_rotated(const qb_rotation *rotation, const qb_polynomial *polynomial, const qb_cells *cells,
+                         const void *x, int wide, size_t count, const u16 *words, u8 *out, i64 start,
+                         const qb_undecided *undecided, size_t listed, double *total) {
+    CALL(sample_rotated, rotation, polynomial, cells, x, wide, count, words, out, start, undecided, listed, total);
+}
+
 void qb_resolve(const qb_law *law, const qb_undecided *undecided, const u64 *ties, size_t count, u8 *out) {
     CALL(resolve, law, undecided, ties, count, out);
 }

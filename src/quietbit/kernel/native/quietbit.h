@@ -104,6 +104,18 @@ QB_API size_t qb_sample_one_bit(const qb_polynomial *plan, int order, const void
 QB_API size_t qb_sample_cells(const qb_cells *plan, int order, const void *x, int wide, size_t count,
                               const uint16_t *words, uint8_t *out, int64_t start, const qb_undecided *undecided,
                               size_t listed, double *total);
+/* The same of `factor` times an update, rotated in blocks of a power of two, at most QB_NORM_BLOCK, and measured. `signs` begin
+ * with the first value. With `last_signs`, one more block covers the end, where another may be incomplete; it must lie
+ * inside this call. One of both plans is null. */
+typedef struct {
+    double factor, scale;
+    const uint32_t *signs, *last_signs;
+    int64_t block;
+    int32_t mode; /* and scale: see qb_ending */
+} qb_rotation;
+QB_API size_t qb_sample_rotated(const qb_rotation *rotation, const qb_polynomial *polynomial, const qb_cells *cells,
+                                const void *x, int wide, size_t count, const uint16_t *words, uint8_t *out,
+                                int64_t start, const qb_undecided *undecided, size_t listed, double *total);
 /* Overwrite the packed code of every listed value by that of the exact law, from its 16 primary and 48 tie bits. */
 QB_API void qb_resolve(const qb_law *law, const qb_undecided *undecided, const uint64_t *ties, size_t count,
                        uint8_t *out);
