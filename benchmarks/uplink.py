@@ -6,7 +6,8 @@ Idea     everything is timed in one run and takes turns, the best of several rep
          the shipped ones (two levels, epsilon 1), words are cryptographic, updates are float32 and
          three times too long, so that clipping has something to do. `benchmarks/uplink_kernels.py`
          times the parts.
-Rows     send = all of it: norm, clipping, words, sampling, packing, checksums, header; receive =
+Rows     send = all of it: norm, clipping, words, sampling, packing, checksums, header; default = what
+         users get, rotated in blocks (`calibrate("imvu", ...)`), the others as in the paper; receive =
          checks and exact sums, per payload added; torch noise = x + randn_like(x); published =
          softmax over natural parameters, bernoulli (one bit) or multinomial, int64; AES = the words
          alone; read = memory read.
@@ -32,6 +33,7 @@ from quietbit.design.solve import solve
 from quietbit.design.table import DesignSpec
 from quietbit.kernel.rng import secure_rng
 from quietbit.mechanism.ball import Ball, Norm
+from quietbit.mechanism.calibrate import calibrate
 from quietbit.mechanism.interpolated import InterpolatedMVU
 from quietbit.wire.uplink import Uplink
 
@@ -57,6 +59,13 @@ def uplink_of(dimension: int, bits: int, threads: int = 1) -> Uplink:
     """An uplink with the shipped design of that many bits."""
     design = solve(DesignSpec(2, bits, EPSILON))
     return Uplink(InterpolatedMVU(design, Ball(Norm.L2, 1.0, dimension)), threads=threads)
+
+
+def default_uplink(dimension: int, threads: int = 1) -> Uplink:
+    """The uplink of what users get: one bit, rotated in blocks, clamped."""
+    asked: dict[str, Any] = {"epsilon": EPSILON, "delta": 1e-5, "adjacency": "zero-out"}
+    mechanism = calibrate("imvu", ball=Ball(Norm.L2, 1.0, dimension), **asked).mechanism
+    return Uplink(mechanism, threads=threads)
 
 
 def update_of(dimension: int) -> np.ndarray[Any, Any]:
@@ -91,6 +100,7 @@ def tasks_for(x: np.ndarray[Any, Any], threads: int) -> tuple[Timed, dict[str, i
         "AES (one thread)": keystream,
         "torch noise": lambda: tensor + torch.randn_like(tensor),
     }
+    tasks["send, default"] = partial(default_uplink(x.size, threads).send, x)
     sizes = dict.fromkeys(tasks, x.size)
     for bits in (1, 2, 3, 4):
         uplink = uplink_of(x.size, bits, threads)
