@@ -184,3 +184,14 @@ def test_a_policy_that_no_owner_writes_is_one_sentence_within_a_second(tmp_path,
     assert resource.getrusage(resource.RUSAGE_SELF).ru_utime - begun < 1.0
     assert "\n" not in str(refusal.value)
     assert len(str(refusal.value)) < 1000
+
+
+def test_an_endless_list_of_members_is_refused_at_once(capsys, tmp_path):
+    shell(capsys, "node", "keys", tmp_path / "operator.pem")
+    refused = shell(
+        capsys,
+        *("node", "directory", tmp_path / "members.json"),
+        *("--operator", tmp_path / "operator.pem", "--members", "/dev/zero"),
+    )
+    assert refused.code == 2
+    assert "regular file" in refused.err

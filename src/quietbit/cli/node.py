@@ -401,10 +401,13 @@ def _directory(
 
 
 def _members(path: str) -> list[tuple[str, bytes]]:
+    from quietbit.secagg.identity import MOST_BYTES, read_file
+
     try:
-        lines = [line.strip() for line in _absolute(path).read_text(encoding="utf-8").splitlines()]
-    except (OSError, UnicodeDecodeError) as error:
-        raise QuietbitError(f"Cannot read the members {path}: {error}.") from error
+        text = read_file(_absolute(path), MOST_BYTES, "list of members").decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise QuietbitError(f"Cannot read the list of members {path}: {error}.") from error
+    lines = [line.strip() for line in text.splitlines()]
     members = []
     for line in lines:
         if line and not line.startswith("#"):
