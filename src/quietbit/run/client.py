@@ -39,13 +39,8 @@ from quietbit.node.seam import AcceptedRequest, Gate
 from quietbit.node.stores import ModelFolder, Vault, key_file, simulation_key
 from quietbit.run.messages import MODEL, RECORD, SUM, NodeName, UnusedBatch, finite
 from quietbit.run.part import AppAnswer, Arrival, Part
-from quietbit.run.parts.evaluation import Answering
-from quietbit.run.parts.masks import Masking
-from quietbit.run.parts.replay import Following
-from quietbit.run.parts.samples import Sampling
-from quietbit.run.parts.subspace import ClientCoordinates
+from quietbit.run.parts.evaluation import Evaluate
 from quietbit.run.parts.update import Updating
-from quietbit.run.parts.weights import Weighting
 from quietbit.run.plan import Plan, named_mechanisms
 from quietbit.run.request import read_request
 
@@ -71,18 +66,21 @@ MakeRecord = Callable[[dict[str, Any]], Any]
 
 
 class Subject(Enum):
-    """What a request asks for; its value lists the parts of a turn, in the order of their hooks."""
+    """What a request asks for; its value is the section of the round (`run.part.Scope`)."""
 
-    UPDATE = (Masking, Sampling, Weighting, ClientCoordinates, Following, Updating)
-    EVALUATION = (Masking, Answering)
+    UPDATE = ""
+    EVALUATION = Evaluate.title
 
     def parts(self, plan: Plan) -> tuple[Part, ...]:
-        """Make the parts of one turn: those without a section, and those whose section is there."""
-        chosen = []
-        for kind in self.value:
-            if not kind.section or getattr(plan, kind.section) is not None:
-                chosen.append(kind(plan))
-        return tuple(chosen)
+        """Make the parts of one turn: those of the plan's sections, and the update itself."""
+        parts = [section.client(plan, self.value) for section in plan.sections]
+        if self is Subject.UPDATE:
+            parts.append(Updating(plan))
+        elif plan.evaluate is None:
+            raise InvalidParameter(
+                "This run asks for no evaluations: set quietbit.evaluate to have them answered."
+            )
+        return tuple(part for part in parts if part is not None)
 
 
 @final

@@ -59,14 +59,14 @@ START = 1.0  # the first clip, where it follows scouts
 ALIKE = 0.85  # of the names of two tables: one is probably the other misspelt
 SECTIONS: tuple[type[Section], ...] = (
     MechanismChoice,
+    Masks,
     Samples,
     Scouts,
     Evaluate,
-    Replay,
-    Masks,
     Weights,
-    Stragglers,
     InSubspace,
+    Replay,
+    Stragglers,
 )  # parts of a run act in this order
 # Names that the layers below use for a key's value.
 BELOW = {

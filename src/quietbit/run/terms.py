@@ -125,6 +125,13 @@ class Section:
         """Return how many honest clients every sum counts on; None without sums."""
         return None
 
+    def client(self, terms: Terms, asked: str) -> Part | None:
+        """Return the section's part in one turn of a client; None where it has none.
+
+        ``asked`` is the section of the round: empty where an update is asked for.
+        """
+        return None
+
     def outlook(self, outlook: Outlook) -> str | None:
         """Return a warning about a run that is about to begin; None where all is well."""
         return None

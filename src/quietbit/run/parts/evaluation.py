@@ -24,14 +24,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from logging import ERROR, INFO, WARNING
-from typing import Any, ClassVar, final
+from typing import Any, ClassVar, cast, final
 
 import numpy as np
 from attrs import field, frozen
 
 from quietbit._typing import FloatVector
 from quietbit.auditor.ratio import clopper_pearson
-from quietbit.errors import InvalidParameter, check_int, check_real, require
+from quietbit.errors import check_int, check_real, require
 from quietbit.mechanism.abilities import Summable
 from quietbit.mechanism.registry import identity_of
 from quietbit.mechanism.response import MOST_CELLS, RandomisedResponse, SummedResponse
@@ -119,6 +119,10 @@ class Evaluate(Section):
     def spends(self, terms: Terms) -> float:
         """Return the epsilon that is set aside for all answers of a client."""
         return self.request(terms).spends
+
+    def client(self, terms: Terms, asked: str) -> Answering | None:
+        """Return the client's half, of a turn that answers about a model."""
+        return Answering(terms) if asked == self.title else None
 
     def part(self, plan: Terms, say: Say, resource: Any = None) -> Evaluating:
         """Return the part that asks about models."""
@@ -282,12 +286,7 @@ class Answering(Part):
 
     def __init__(self, plan: Terms) -> None:
         """Refuse a plan that does not evaluate."""
-        evaluate = plan.find(Evaluate)
-        if evaluate is None:
-            raise InvalidParameter(
-                "This run asks for no evaluations: set quietbit.evaluate to have them answered."
-            )
-        self._evaluation = evaluate.request(plan)
+        self._evaluation = cast(Evaluate, plan.find(Evaluate)).request(plan)
         self._is_summed = plan.summed
 
     def read(self, records: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -149,6 +149,10 @@ class Masks(Section):
         """Whether sums are secret from a malicious server."""
         return self.server == ServerModel.ACTIVE.value
 
+    def client(self, terms: Terms, asked: str) -> Masking:
+        """Return the client's half: every answer of such a run is summed."""
+        return Masking(terms)
+
     def part(self, plan: Terms, say: Say, resource: Any = None) -> MaskedSums:
         """Return the part that sums releases; ``resource`` is its directory."""
         fits = isinstance(resource, Directory) if self.active else resource is None

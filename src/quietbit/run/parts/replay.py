@@ -92,6 +92,10 @@ class Replay(Section):
         """The server's step on the mean."""
         return ServerStep(self.learning_rate, self.momentum)
 
+    def client(self, terms: Terms, asked: str) -> Following | None:
+        """Return the client's half, of a turn that makes an update."""
+        return None if asked else Following(terms)
+
     def part(self, plan: Terms, say: Say, resource: Any = None) -> Replaying:
         """Return the part that sends rounds to replay."""
         return Replaying(self, say)

@@ -70,6 +70,10 @@ class Samples(Section):
         norm = plan.mechanism.norm.value
         require(norm == "l2", "mechanism.norm", norm, "l2 where samples are protected")
 
+    def client(self, terms: Terms, asked: str) -> Sampling | None:
+        """Return the client's half, of a turn that makes an update."""
+        return None if asked else Sampling(terms)
+
     def options(self) -> dict[str, Any]:
         """Return the batch options as `calibrate` and `site_release` call them."""
         known = {

@@ -65,6 +65,10 @@ class InSubspace(Section):
 
     directions: int = needed(Whole(1))
 
+    def client(self, terms: Terms, asked: str) -> ClientCoordinates | None:
+        """Return the client's half, of a turn that makes an update."""
+        return None if asked else ClientCoordinates(terms)
+
     def part(self, plan: Terms, say: Say, resource: Any = None) -> ServerCoordinates:
         """Return the part that lifts means; ``resource`` has the directions."""
         return ServerCoordinates(plan, self, resource)

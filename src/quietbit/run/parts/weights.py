@@ -33,6 +33,10 @@ class Weights(Section):
 
     most_examples: int = needed(Whole(1))
 
+    def client(self, terms: Terms, asked: str) -> Weighting | None:
+        """Return the client's half, of a turn that makes an update."""
+        return None if asked else Weighting(terms)
+
     def part(self, plan: Terms, say: Say, resource: Any = None) -> WeightedMean:
         """Return the part that weights releases."""
         return WeightedMean(self.most_examples)
