@@ -11,7 +11,7 @@ Symbols  e = epsilon/T; a(nu) = E(t - nu)_+ = phi(nu) - nu Phi(-nu); E(nu - t)_+
          cap on h. t_1 < ... < t_{m-1}: edges; s: lattice step; w: masses of cells; U(l) = T times
          the delta that T-1 releases leave when one has lost l: the derivative of delta by the mass
          of P at loss l, that of Q moving along.
-Source   docs/theory/vector-mechanism.md, "How large can the gain be" and "Design".
+Source   packages/lab/docs/profiles.md.
 """
 
 from __future__ import annotations
