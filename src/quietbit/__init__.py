@@ -10,7 +10,8 @@ from typing import Any
 
 from quietbit._lazy import attach
 
-_find, __dir__, __all__ = attach(__name__, __file__)
+RENAMED = {"Directory": "MemberList"}
+_find, __dir__, __all__ = attach(__name__, __file__, renamed=RENAMED)
 
 
 def __getattr__(name: str) -> Any:

@@ -29,8 +29,8 @@ from quietbit.privacy.account import Account as Account
 from quietbit.privacy.cost import Cost as Cost
 from quietbit.privacy.guarantee import Guarantee as Guarantee
 from quietbit.run.plan import Plan as Plan
-from quietbit.secagg.identity import Directory as Directory
 from quietbit.secagg.identity import Identity as Identity
+from quietbit.secagg.identity import MemberList as MemberList
 from quietbit.secagg.plan import ProtocolError as ProtocolError
 from quietbit.secagg.plan import SumPlan as SumPlan
 from quietbit.secagg.server import masked_sum as masked_sum

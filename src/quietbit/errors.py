@@ -12,7 +12,7 @@ import importlib
 import math
 import re
 import shlex
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from enum import Enum
 from pathlib import Path
 from types import ModuleType
@@ -28,6 +28,7 @@ __all__ = [
     "MissingDependency",
     "Outlier",
     "QuietbitError",
+    "check_current",
     "check_int",
     "check_known",
     "check_real",
@@ -189,6 +190,22 @@ def _unquoted(value: Any) -> str:
     except (TypeError, ValueError, OverflowError):
         return ""
     return f"write {value} without quotes" if isinstance(value, str) else ""
+
+
+def check_current(name: str, earlier: Mapping[str, str], shown: str = "") -> None:
+    """Refuse a name of an earlier version; ``earlier`` says what became of each.
+
+    ``shown`` is how the reader writes the name.
+
+    >>> check_current("count", {"count": "now dataset-size"})
+    Traceback (most recent call last):
+    quietbit.errors.InvalidParameter: count is now dataset-size.
+    """
+    if name in earlier:
+        shown = shown or name
+        rule = "a name of this version"
+        remedy = earlier[name]
+        raise InvalidParameter(f"{shown} is {remedy}.", name=shown, rule=rule, remedy=remedy)
 
 
 def check_known(word: Any, known: Iterable[str], name: str, prefix: str = "") -> None:

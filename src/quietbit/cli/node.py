@@ -381,16 +381,16 @@ def _directory(
 
     Example: quietbit node directory members.json --operator operator.pem --members nodes.txt
     """
-    from quietbit.secagg.identity import Directory, Identity
+    from quietbit.secagg.identity import Identity, MemberList
 
     if members is not None:
         signer = Identity.load(_absolute(operator))
         public = signer.public
-        directory = Directory.of(_members(members))
+        directory = MemberList.of(_members(members))
         write_text(path, directory.signed(signer), make_folder=False)
     else:
         public = _key(operator, "operator", "give --members to sign with a private key's file")
-        directory = Directory.load(path, public)
+        directory = MemberList.load(path, public)
     listed = [{"name": member.name, "key": member.key.hex()} for member in directory.members]
     rows = [
         Row("directory", "file", str(path)),

@@ -14,5 +14,6 @@ RENAMED = {
     "ClientApp(mods=[PrivateUplink()])",
     "private_step": "dp_sgd_step",
     "current_batch": "private_batch",
+    "simulated_directory": "simulated_members",
 }
 __getattr__, __dir__, __all__ = attach(__name__, __file__, ("flwr", "flower"), RENAMED)

@@ -61,7 +61,7 @@ from quietbit.run.plan import Plan
 from quietbit.run.report import Report
 from quietbit.run.round import Round
 from quietbit.run.server import Run
-from quietbit.secagg.identity import Directory
+from quietbit.secagg.identity import MemberList
 from quietbit.wire.downlink import Diverged
 
 __all__ = ["PrivateStrategy"]
@@ -93,7 +93,7 @@ def _say(level: int, line: str) -> None:
 class PrivateStrategy(Strategy):
     """``PrivateStrategy(FedAvg(...), context.run_config)``: use it as the strategy it wraps.
 
-    The settings come from the run config (docs/reference/plan.md has the keys). ``directory`` says
+    The settings come from the run config (docs/reference/plan.md has the keys). ``members`` says
     who the members of masked sums are, where the server may lie. ``parts`` are capabilities of your
     own. ``basis`` gives the directions of a subspace, where the plan has one: a `Subspace`, or
     the path of an .npy file. `report` says what happened.
@@ -104,7 +104,7 @@ class PrivateStrategy(Strategy):
         inner: Strategy,
         run_config: Mapping[str, Any],
         *,
-        directory: Directory | None = None,
+        members: MemberList | None = None,
         parts: Sequence[Part] = (),
         basis: Basis | None = None,
     ) -> None:
@@ -118,7 +118,7 @@ class PrivateStrategy(Strategy):
             _say,
             tuple(parts),
             protect=PROTECT,
-            directory=directory,
+            members=members,
             basis=basis,
         )
         self._evaluating = self._run.find(Evaluating)

@@ -28,6 +28,7 @@ from quietbit._files import OTHERS_WRITE, write_whole
 from quietbit.errors import (
     InvalidParameter,
     QuietbitError,
+    check_current,
     check_int,
     check_known,
     check_real,
@@ -35,7 +36,7 @@ from quietbit.errors import (
 )
 from quietbit.node.ledger import FileLedger
 from quietbit.node.refusal import BudgetSpent, NotAllowed
-from quietbit.secagg.identity import PUBLIC_SIZE, Directory, Identity, read_file
+from quietbit.secagg.identity import PUBLIC_SIZE, Identity, MemberList, read_file
 from quietbit.target import MOST_CLIENTS, Adjacency, Target, Trust, Unit, check_delta
 
 if TYPE_CHECKING:  # `quietbit --help` reads the rules: what only a release needs is imported later
@@ -49,7 +50,7 @@ __all__ = [
     "SeededRngWarning",
     "Simulation",
     "init",
-    "simulated_directory",
+    "simulated_members",
 ]
 
 MOST_RELEASES = 10**6
@@ -57,8 +58,9 @@ MOST_BYTES = 2**16
 QUOTED = re.compile(r'"(?:\\.|[^"\\\n])*"|\'[^\'\n]*\'|#[^\n]*')  # words and comments
 LONG = re.compile(r"\w{200}")
 MOST_LETTERS = 600  # of an error's sentence, which may quote the file
-ALL_WITH_ALL = "all clients of a sum exchange masks with all"
-GONE = {"largest-exposure": ALL_WITH_ALL, "min-neighbours": ALL_WITH_ALL}
+ALL_WITH_ALL = "gone: all clients of a sum exchange masks with all"
+# Keys of earlier versions, and what became of them.
+RENAMED = {"largest-exposure": ALL_WITH_ALL, "min-neighbours": ALL_WITH_ALL}
 RETIRED = ("pricing-seconds",)  # keys of earlier versions, which are ignored
 # Families in `quietbit.mechanism.registry` that answer evaluations: seen by the server, or summed
 # behind masks.
@@ -410,7 +412,7 @@ class Policy:
         if self.directory is None:
             raise NotAllowed("The policy names no directory.", rule="own-key")
         try:
-            directory = Directory.load(self.directory, bytes.fromhex(self.operator or ""))
+            directory = MemberList.load(self.directory, bytes.fromhex(self.operator or ""))
         except QuietbitError as error:
             raise PolicyError(str(error)) from error
         return directory.keys(places)
@@ -543,9 +545,9 @@ def init(
     return policy
 
 
-def simulated_directory(nodes: int) -> Directory:
-    """Return the directory of simulated nodes, whose keys anybody can compute: protects nobody."""
-    return Directory.of(
+def simulated_members(nodes: int) -> MemberList:
+    """Return simulated nodes as members; anybody can compute their keys: protects nobody."""
+    return MemberList.of(
         (f"simulated node {place}", _simulated(place).public) for place in range(nodes)
     )
 
@@ -573,8 +575,7 @@ def _loaded(place: Path, version: tuple[int, ...]) -> Policy:
     _check_lines(text)
     table = tomllib.loads(text)
     for key in table:
-        if key in GONE:
-            raise InvalidParameter.of(key, "left out", table[key], GONE[key])
+        check_current(key, RENAMED)
         check_known(key, (*KEYS.values(), *RETIRED), "key of the policy")
     try:
         for rule in attrs.fields(Policy):

@@ -20,7 +20,7 @@ import numpy as np
 from attrs import field, frozen
 from numpy.typing import NDArray
 
-from quietbit.errors import InvalidParameter, QuietbitError, check_known, require
+from quietbit.errors import InvalidParameter, QuietbitError, check_current, check_known, require
 from quietbit.mechanism.abilities import SamplePriced
 from quietbit.mechanism.base import Mechanism
 from quietbit.mechanism.registry import AUTO, family
@@ -192,9 +192,9 @@ class Plan(Terms):
                 _check_table(key, prefix[:-1])
                 continue
             ours = key.removeprefix(prefix)
-            gone = GONE.get(ours.replace("_", "-"))
-            if gone is not None:
-                raise InvalidParameter.of(key, "left out", remedy=gone)
+            section = ours.partition(".")[0]
+            check_current(section, RENAMED, prefix + section)
+            check_current(ours.replace("_", "-"), RENAMED, key)
             known = [prefix + name for name in KEYS]
             check_known(key, known, "run-config key" if prefix else "key of the plan", prefix)
             name, _, inner = key.removeprefix(prefix).replace("-", "_").partition(".")
@@ -294,16 +294,15 @@ PAIRS = (
     Pair("public", ("scouts", "weights", "replay"), "a run without privacy has no releases"),
     Pair("samples", ("subspace",), "gradients of samples go to the gate in full length"),
 )
-# Keys of earlier versions, and what to do in their place.
-GONE = {
-    "masks.neighbours": "all clients of a sum exchange masks with all",
-    "masks.share-threshold": "all clients of a sum exchange masks with all",
-    "arrivals.enough": "set stragglers.enough",
-    "arrivals.staleness": "releases that come late are in no mean",
-    "samples.count": "set samples.dataset-size",
-    "subspace.basis": "the server sends the directions",
-    "subspace.renewed": "directions are made once, before the run",
-    "subspace.seed": "give the server the directions",
+# Keys of earlier versions, and what became of them.
+RENAMED = {
+    "arrivals": "now stragglers, in which releases that come late are in no mean",
+    "masks.neighbours": "gone: all clients of a sum exchange masks with all",
+    "masks.share-threshold": "gone: all clients of a sum exchange masks with all",
+    "samples.count": "now samples.dataset-size",
+    "subspace.basis": "gone: the server sends the directions",
+    "subspace.renewed": "gone: directions are made once, before the run",
+    "subspace.seed": "gone: give the server the directions",
 }
 # How a choice that is not a section is spelt, and which key it is about.
 SPELT = {

@@ -30,9 +30,9 @@ from quietbit.errors import InvalidParameter, QuietbitError, require
 __all__ = [
     "PUBLIC_SIZE",
     "SIGNATURE_SIZE",
-    "Directory",
     "Identity",
     "Member",
+    "MemberList",
     "primitive",
     "read_file",
     "verified",
@@ -115,7 +115,7 @@ class Member(NamedTuple):
 
 @final
 @frozen
-class Directory:
+class MemberList:
     """The members that an operator vouches for; requests name them by their places, from 0."""
 
     members: tuple[Member, ...] = field()
@@ -140,7 +140,7 @@ class Directory:
         return {member.key: place for place, member in enumerate(self.members)}
 
     @classmethod
-    def of(cls, members: Iterable[tuple[str, bytes]]) -> Directory:
+    def of(cls, members: Iterable[tuple[str, bytes]]) -> MemberList:
         """Return the directory of these names and public keys."""
         return cls(tuple(Member(name, key) for name, key in members))
 
@@ -164,7 +164,7 @@ class Directory:
         return json.dumps({**self._values(), "signature": signature}, indent=1) + "\n"
 
     @classmethod
-    def read(cls, text: str | bytes, operator: bytes) -> Directory:
+    def read(cls, text: str | bytes, operator: bytes) -> MemberList:
         """Read a text of `signed`; refuse one that the operator of this public key did not sign."""
         try:
             values = json.loads(text)
@@ -190,7 +190,7 @@ class Directory:
         return directory
 
     @classmethod
-    def load(cls, path: str | os.PathLike[str], operator: bytes) -> Directory:
+    def load(cls, path: str | os.PathLike[str], operator: bytes) -> MemberList:
         """Read a directory file; refuse one that the operator did not sign."""
         return cls.read(read_file(path, MOST_BYTES, "directory"), operator)
 

@@ -14,7 +14,7 @@ from flwr.serverapp.strategy import FedAvg
 from quietbit import Plan
 from quietbit.flower import PrivateStrategy
 from quietbit.kernel.client_rng import seeded_client_rng
-from quietbit.node.policy import simulated_directory
+from quietbit.node.policy import simulated_members
 from quietbit.wire.payload import Payload
 from quietbit.wire.uplink import Uplink
 from unit.flower.kit import DIMENSION, SIMULATED, HandGrid, app, be_the_server, context, model
@@ -81,9 +81,9 @@ class Room(HandGrid):
 
 def strategy_of(config=CONFIG, nodes=6, basis=None):
     be_the_server()
-    members = simulated_directory(nodes) if config["quietbit.masks.server"] == "active" else None
+    members = simulated_members(nodes) if config["quietbit.masks.server"] == "active" else None
     inner = FedAvg(min_train_nodes=nodes, min_available_nodes=nodes)
-    return PrivateStrategy(inner, config, directory=members, basis=basis)
+    return PrivateStrategy(inner, config, members=members, basis=basis)
 
 
 def run(room, rounds=1, config=CONFIG, basis=None):

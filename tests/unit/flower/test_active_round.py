@@ -19,10 +19,10 @@ from quietbit.errors import InvalidParameter
 from quietbit.flower import PrivateStrategy
 from quietbit.kernel.client_rng import seeded_client_rng
 from quietbit.mechanism.rotation import round_number
-from quietbit.node.policy import simulated_directory
+from quietbit.node.policy import simulated_members
 from quietbit.node.request import Framed, run_name
 from quietbit.secagg.codec import encode
-from quietbit.secagg.identity import Directory, Identity
+from quietbit.secagg.identity import Identity, MemberList
 from quietbit.secagg.plan import masked_size
 from quietbit.wire.payload import Payload
 from quietbit.wire.uplink import Uplink
@@ -191,7 +191,7 @@ class Owned(Room):
         super().__init__(config=config)
         self.signer = Identity.new()
         self.people = [Identity.new() for _ in NODES]
-        self.members = Directory.of((f"node {i}", one.public) for i, one in enumerate(self.people))
+        self.members = MemberList.of((f"node {i}", one.public) for i, one in enumerate(self.people))
         for place, node in enumerate(NODES):
             (own := folder / str(node)).mkdir()
             given = owned(own, self.members, self.people[place], self.signer, **changes)
@@ -199,7 +199,7 @@ class Owned(Room):
 
     def strategy(self, config=ACTIVE):
         return PrivateStrategy(
-            FedAvg(min_train_nodes=6, min_available_nodes=6), config, directory=self.members
+            FedAvg(min_train_nodes=6, min_available_nodes=6), config, members=self.members
         )
 
 
@@ -278,7 +278,7 @@ def test_strangers_and_those_who_say_they_are_somebody_else_are_not_members(tmp_
         in reasons
     )
     assert (
-        "node 106 sent a reply that is not valid (identity): identity must be in the directory of identities"
+        "node 106 sent a reply that is not valid (identity): identity must be in the list of members"
         in reasons
     )
     assert "threshold must be a whole number from 2 to 4, got 5" in reasons
@@ -291,9 +291,9 @@ def test_a_server_s_own_directory_is_not_the_operator_s(tmp_path, monkeypatch, o
     monkeypatch.setattr("unit.flower.secure_kit.SIMULATED", gated())
     room = Owned(tmp_path)
     mixed = list(room.members.members)
-    invented = Directory.of([(one.name, one.key) for one in reversed(mixed)])
+    invented = MemberList.of([(one.name, one.key) for one in reversed(mixed)])
     strategy = PrivateStrategy(
-        FedAvg(min_train_nodes=6, min_available_nodes=6), ACTIVE, directory=invented
+        FedAvg(min_train_nodes=6, min_available_nodes=6), ACTIVE, members=invented
     )
     found, entry = one_round(room, strategy)
     assert found is None
@@ -302,10 +302,10 @@ def test_a_server_s_own_directory_is_not_the_operator_s(tmp_path, monkeypatch, o
 
 
 def test_the_directory_goes_with_the_setting():
-    with pytest.raises(InvalidParameter, match="directory must be a Directory where"):
+    with pytest.raises(InvalidParameter, match="members must be a MemberList where"):
         PrivateStrategy(FedAvg(), ACTIVE)
     with pytest.raises(InvalidParameter, match="left out"):
-        PrivateStrategy(FedAvg(), CONFIG, directory=simulated_directory(6))
+        PrivateStrategy(FedAvg(), CONFIG, members=simulated_members(6))
 
 
 KEPT = {name: value for name, value in ACTIVE.items() if name != "quietbit.releases"} | {

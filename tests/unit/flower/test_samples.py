@@ -2,7 +2,6 @@
 site draws itself.
 """
 
-import importlib
 import logging
 import re
 from pathlib import Path
@@ -268,18 +267,6 @@ def test_a_batch_is_refused_in_a_run_that_protects_clients():
 
     rounds(lambda k: context(101 + k, k, config), [train], config, 1)
     assert "this one protects clients: set quietbit.samples.dataset-size" in refused[0]
-
-
-@pytest.mark.parametrize(
-    ("old", "new"), [("private_step", "dp_sgd_step"), ("current_batch", "private_batch")]
-)
-def test_old_names_are_refused_with_the_new_ones(old, new):
-    for module in ("quietbit.flower", "quietbit.nvflare"):
-        with pytest.raises(ImportError, match=f"{module}.{old} is now {new}"):
-            getattr(importlib.import_module(module), old)
-    with pytest.raises(InvalidParameter) as refusal:
-        Plan.from_run_config({**CONFIG, "quietbit.samples.count": 3})
-    assert "samples.dataset-size" in refusal.value.remedy
 
 
 def test_batches_are_for_train_functions_alone():

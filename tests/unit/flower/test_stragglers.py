@@ -9,11 +9,9 @@ pytest.importorskip("flwr", reason="needs the flower extra")
 from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, RecordDict
 from flwr.serverapp.strategy import FedAvg
 
-from quietbit.errors import InvalidParameter
 from quietbit.flower import PrivateStrategy
 from quietbit.flower.stragglers import PAUSE, HurriedGrid
 from quietbit.run.parts.stragglers import Stragglers
-from quietbit.run.plan import Plan
 from quietbit.wire.uplink import Uplink
 from unit.flower.kit import (
     CONFIG,
@@ -158,11 +156,3 @@ def test_evaluations_wait_for_everybody():
         content = RecordDict({"arrays": ArrayRecord()})
         asked.append(Message(content, dst_node_id=node, message_type=MessageType.EVALUATE))
     assert grid.send_and_receive(asked) == ["all of", 6]
-
-
-@pytest.mark.parametrize("key", ["arrivals.enough", "arrivals.staleness"])
-def test_the_keys_of_earlier_versions_say_what_to_do(key):
-    with pytest.raises(InvalidParameter) as refusal:
-        Plan.from_run_config({**CONFIG, f"quietbit.{key}": 2})
-    assert refusal.value.name == f"quietbit.{key}"
-    assert refusal.value.remedy

@@ -13,7 +13,7 @@ from quietbit import Plan
 from quietbit.flower import PrivateStrategy
 from quietbit.mechanism.response import RandomisedResponse, SummedResponse
 from quietbit.node.budget import account_of
-from quietbit.node.policy import simulated_directory
+from quietbit.node.policy import simulated_members
 from quietbit.run.request import request_record
 from unit.flower.kit import SIMULATED, be_the_server, ledger, model
 from unit.flower.secure_kit import ACTIVE, CONFIG, SUM, Room, asking, run
@@ -29,9 +29,9 @@ HONEST_BUT_CURIOUS, LYING = CONFIG | MANY | ASKS, ACTIVE | MANY | ASKS
 
 def strategy_of(config, nodes):
     be_the_server()
-    members = simulated_directory(nodes) if config["quietbit.masks.server"] == "active" else None
+    members = simulated_members(nodes) if config["quietbit.masks.server"] == "active" else None
     inner = FedAvg(min_train_nodes=nodes, min_available_nodes=nodes, min_evaluate_nodes=nodes)
-    return PrivateStrategy(inner, config, directory=members)
+    return PrivateStrategy(inner, config, members=members)
 
 
 def evaluate(strategy, room, number=1, call=None):

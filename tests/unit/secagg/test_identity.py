@@ -10,13 +10,13 @@ import pytest
 pytest.importorskip("cryptography", reason="needs the all extra")
 
 from quietbit.errors import InvalidParameter, QuietbitError
-from quietbit.secagg.identity import Directory, Identity, verified
+from quietbit.secagg.identity import Identity, MemberList, verified
 from refusals import refuses
 
 
-def directory(count: int = 3) -> tuple[Directory, list[Identity]]:
+def directory(count: int = 3) -> tuple[MemberList, list[Identity]]:
     nodes = [Identity.new() for _ in range(count)]
-    return Directory.of((f"node {i}", node.public) for i, node in enumerate(nodes)), nodes
+    return MemberList.of((f"node {i}", node.public) for i, node in enumerate(nodes)), nodes
 
 
 def test_a_private_key_is_written_for_its_owner_alone_and_shown_nowhere(tmp_path) -> None:
@@ -61,7 +61,7 @@ def test_a_directory_is_believed_with_its_operator_s_signature_alone(tmp_path) -
     found, nodes = directory()
     text = found.signed(operator)
     (tmp_path / "members.json").write_text(text)
-    read = Directory.load(tmp_path / "members.json", operator.public)
+    read = MemberList.load(tmp_path / "members.json", operator.public)
     assert read == found
     assert read.place(nodes[2].public) == 2
     assert read.place(operator.public) is None
@@ -76,9 +76,9 @@ def test_a_directory_is_believed_with_its_operator_s_signature_alone(tmp_path) -
     renamed = {**values, "members": [{**values["members"][0], "name": "x"}, *values["members"][1:]]}
     for bad in (added, renamed, {**values, "signature": "00" * 64}):
         with refuses("directory"):
-            Directory.read(json.dumps(bad), operator.public)
+            MemberList.read(json.dumps(bad), operator.public)
     with refuses("directory"):
-        Directory.read(text, Identity.new().public)
+        MemberList.read(text, Identity.new().public)
     for bad in (
         "",
         "[]",
@@ -87,15 +87,15 @@ def test_a_directory_is_believed_with_its_operator_s_signature_alone(tmp_path) -
         json.dumps({**values, "members": [1]}),
     ):
         with refuses("directory"):
-            Directory.read(bad, operator.public)
+            MemberList.read(bad, operator.public)
 
 
 def test_two_members_are_two_nodes() -> None:
     key = Identity.new().public
     with refuses("keys of the members"):
-        Directory.of([("a", key), ("b", key)])
+        MemberList.of([("a", key), ("b", key)])
     with refuses("names of the members"):
-        Directory.of([("a", key), ("a", Identity.new().public)])
+        MemberList.of([("a", key), ("a", Identity.new().public)])
     for name, bad in (("", key), ("line\nbreak", key), ("a", key[:-1])):
         with pytest.raises(InvalidParameter):
-            Directory.of([(name, bad)])
+            MemberList.of([(name, bad)])

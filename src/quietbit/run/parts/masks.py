@@ -61,7 +61,7 @@ from quietbit.secagg.codec import (
     unpack_dealt,
     write_places,
 )
-from quietbit.secagg.identity import PUBLIC_SIZE, SIGNATURE_SIZE, Directory
+from quietbit.secagg.identity import PUBLIC_SIZE, SIGNATURE_SIZE, MemberList
 from quietbit.secagg.plan import ServerModel, SumPlan
 from quietbit.secagg.server import MaskedSum, SumServer
 from quietbit.target import MOST_CLIENTS
@@ -84,7 +84,7 @@ class Masks(Section):
     """
 
     title: ClassVar[str] = "masks"
-    needs: ClassVar[str] = "directory"
+    needs: ClassVar[str] = "members"
     shares_rows: ClassVar[bool] = True
     of_engine: ClassVar[tuple[str, ...]] = (
         "threshold",
@@ -154,12 +154,12 @@ class Masks(Section):
         return Masking(terms)
 
     def part(self, plan: Terms, say: Say, resource: Any = None) -> MaskedSums:
-        """Return the part that sums releases; ``resource`` is its directory."""
-        fits = isinstance(resource, Directory) if self.active else resource is None
+        """Return the part that sums releases; ``resource`` is its list of members."""
+        fits = isinstance(resource, MemberList) if self.active else resource is None
         rule = "left out unless quietbit.masks.server is active"
         if self.active:
-            rule = "a Directory where quietbit.masks.server is active"
-        require(fits, "directory", type(resource).__name__, rule)
+            rule = "a MemberList where quietbit.masks.server is active"
+        require(fits, "members", type(resource).__name__, rule)
         return MaskedSums(plan, self, resource)
 
     def outlook(self, outlook: Outlook) -> str | None:
@@ -208,12 +208,12 @@ class MaskedSums(Part):
 
     section: ClassVar[str] = "masks"
 
-    def __init__(self, plan: Terms, masks: Masks, directory: Directory | None) -> None:
-        """Start without nodes that have said who they are; a directory lists the members."""
+    def __init__(self, plan: Terms, masks: Masks, members: MemberList | None) -> None:
+        """Start without nodes that have said who they are; ``members`` lists all."""
         self.plan = plan
         self.masks = masks
-        self.directory = directory
-        self.places: dict[Node, int] = {}  # of nodes in the directory, as far as they have said
+        self.listed = members
+        self.places: dict[Node, int] = {}  # of nodes in the list, as far as they have said
 
     def collector(self, scope: Scope, asked: Mapping[str, Any]) -> Masked:
         """Return the collector of a round, in which all nodes are ``asked`` alike."""
@@ -234,14 +234,14 @@ class MaskedSums(Part):
     def members(self, nodes: list[Node]) -> tuple[tuple[bytes, ...], bytes]:
         """Return the public keys of nodes that have said who they are, and their places."""
         places = [self.places[node] for node in nodes]
-        return cast(Directory, self.directory).keys(places), write_places(places)
+        return cast(MemberList, self.listed).keys(places), write_places(places)
 
     def identify(self, key: bytes, node: Node) -> int:
         """Note who a node says it is; whether it is will show in what it signs."""
         require(len(key) == PUBLIC_SIZE, "length of the identity", len(key), f"{PUBLIC_SIZE} bytes")
-        place = cast(Directory, self.directory).place(key)
+        place = cast(MemberList, self.listed).place(key)
         if place is None:
-            raise InvalidParameter.of("identity", "in the directory of identities", key.hex())
+            raise InvalidParameter.of("identity", "in the list of members", key.hex())
         taken = any(self.places[other] == place for other in self.places if other != node)
         require(not taken, "identity", key.hex(), "used by one node only")
         self.places[node] = place

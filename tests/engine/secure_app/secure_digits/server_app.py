@@ -9,7 +9,7 @@ from flwr.app import MetricRecord
 from flwr.serverapp import ServerApp
 from flwr.serverapp.strategy import FedAvg
 
-from quietbit.flower import PrivateStrategy, simulated_directory
+from quietbit.flower import PrivateStrategy, simulated_members
 from secure_digits.task import problem, to_arrays, to_vector
 
 app = ServerApp()
@@ -25,7 +25,7 @@ def main(grid, context):
 
     nodes = config["nodes"]
     inner = FedAvg(min_train_nodes=nodes, min_available_nodes=nodes, fraction_evaluate=0.0)
-    strategy = PrivateStrategy(inner, config, directory=simulated_directory(nodes))
+    strategy = PrivateStrategy(inner, config, members=simulated_members(nodes))
     initial = to_arrays(problem().initial(0))
     strategy.start(grid, initial, config["num-server-rounds"], timeout=120.0, evaluate_fn=keep)
     folder = Path(config["results"])

@@ -1,0 +1,67 @@
+"""A name of an earlier version is refused with the name that it has now, which exists."""
+
+from __future__ import annotations
+
+import importlib
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from quietbit.errors import InvalidParameter
+from quietbit.node import Policy, policy
+from quietbit.node.policy import PolicyError
+from quietbit.run import plan
+from quietbit.run.plan import KEYS, Plan
+from unit.node.makers import write_policy
+
+PACKAGES = ("quietbit", "quietbit.flower", "quietbit.nvflare")
+
+
+def now(text: str) -> str:
+    """Return the new name in what a table says; empty where a name is gone."""
+    found = re.match(r"now ([\w.-]+)", text)
+    return found.group(1) if found else ""
+
+
+def listed(package: str) -> dict[str, str]:
+    table: dict[str, str] = importlib.import_module(package).RENAMED
+    return table
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_a_public_name(package: str) -> None:
+    module = importlib.import_module(package)
+    assert listed(package)
+    for old, new in listed(package).items():
+        with pytest.raises(ImportError, match=re.escape(f"{package}.{old} is now {new}")):
+            getattr(module, old)
+        assert old not in module.__all__
+        assert re.match(r"\w+", new).group() in module.__all__
+
+
+@pytest.mark.parametrize("prefix", ["", "quietbit."])
+@pytest.mark.parametrize("old", plan.RENAMED)
+def test_a_key_of_a_plan(old: str, prefix: str) -> None:
+    tables = {key.partition(".")[0] for key in KEYS}
+    key = old if "." in old or old.partition(".")[0] in tables else f"{old}.any"
+    config: dict[str, Any] = {f"{prefix}{key}": 1}
+    with pytest.raises(InvalidParameter) as refusal:
+        Plan.read(config, prefix)
+    assert refusal.value.name == prefix + old
+    assert str(refusal.value) == f"{prefix}{old} is {plan.RENAMED[old]}."
+    assert old not in KEYS
+    new = now(plan.RENAMED[old])
+    assert not new or new in KEYS
+
+
+@pytest.mark.parametrize("old", policy.RENAMED)
+def test_a_key_of_a_policy(old: str, tmp_path: Path) -> None:
+    path = Path(write_policy(tmp_path))
+    path.write_text(path.read_text() + f"{old} = 1\n")
+    with pytest.raises(PolicyError, match=re.escape(f"{old} is {policy.RENAMED[old]}.")):
+        Policy.load(path)
+    assert old not in policy.KEYS.values()
+    new = now(policy.RENAMED[old])
+    assert not new or new in policy.KEYS.values()
