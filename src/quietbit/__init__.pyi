@@ -17,7 +17,6 @@ from quietbit.mechanism.additive import Gaussian as Gaussian
 from quietbit.mechanism.ball import Ball as Ball
 from quietbit.mechanism.ball import Norm as Norm
 from quietbit.mechanism.base import Mechanism as Mechanism
-from quietbit.mechanism.base import shuffled_privacy as shuffled_privacy
 from quietbit.mechanism.calibrate import calibrate as calibrate
 from quietbit.mechanism.central_sum import calibrate_sum as calibrate_sum
 from quietbit.mechanism.expectation import expectation as expectation

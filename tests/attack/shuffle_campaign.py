@@ -17,8 +17,8 @@ import time
 
 import numpy as np
 
-from quietbit.privacy.shuffle import clones, through_zero
 from quietbit.target import Adjacency
+from quietbit_lab.shuffle.amplification import clones, through_zero
 
 SHARES = (0.02, 0.2, 0.5, 0.8)
 

@@ -25,12 +25,8 @@ from quietbit.node import release
 from quietbit.node.database import opened
 from quietbit.node.gatekeeper import RemoteGate, _receive
 from quietbit.node.refusal import Noted, Reason, Refusal
-from quietbit.privacy.guarantee import Guarantee
-from quietbit.run.crowd import Crowds
 from quietbit.run.messages import ANSWERED, DECLINED
-from quietbit.run.plan import Plan
 from quietbit.run.request import request_record
-from quietbit.target import Adjacency, Trust, Unit
 from unit.flower import test_replay as replaying
 from unit.flower.kit import DIMENSION, HandGrid, app, be_the_server, context, gated, model
 from unit.node.makers import MECHANISM, books, keeper, request, write_policy
@@ -172,17 +168,6 @@ def test_a_gatekeeper_that_ends_after_the_request_may_have_noted_it(
     thread.join()
     listening.close()
     assert books(tmp_path).releases == 1
-
-
-def test_a_crowd_of_clients_is_not_claimed_for_samples() -> None:
-    plan = Plan("vmvu", clip=1.0, adjacency="replace-one", epsilon=3.0, releases=1)
-    mechanism = plan.mechanism_for(DIMENSION)
-    crowds = Crowds()
-    crowds.record(1000, set(range(1000)))
-    for unit, claimed in ((Unit.CLIENT, True), (Unit.SAMPLE, False)):
-        server = Guarantee(3.0, 1e-5, unit, Adjacency.REPLACE_ONE, Trust.LOCAL)
-        pair = crowds.observers(server, mechanism, 1)
-        assert (pair.result is not None) is claimed
 
 
 PLUG_IN = """

@@ -58,7 +58,6 @@ SECTIONS: dict[str, dict[str, Any]] = {
     "evaluations": EVALUATES,
     "groups in a subspace": SPACE | EVALUATES | {"quietbit.evaluate.groups": "old, young, rest"},
     "weights": {"quietbit.weights.most-examples": 100},
-    "secret order in a subspace": SPACE | {"quietbit.participation": "secret-order"},
     "replay in a subspace": SPACE
     | {"quietbit.replay": True, "quietbit.mechanism.rows": "shared", "quietbit.mechanism": "vmvu"},
     "sums": SUMMED,

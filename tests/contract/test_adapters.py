@@ -289,7 +289,6 @@ def test_evaluations_are_estimated_and_cost_what_they_say(engine: Any) -> None:
         assert plan.evaluation.costs(2) == 30.0
     assert report["guarantee"]["epsilon_upper"] == report["nodes"][0]["epsilon_upper"] <= 80.0
     assert report["guarantee"]["delta"] == plan.delta
-    assert report["observers"]["result_epsilon_upper"] is None
 
 
 def test_an_answer_is_one_cell_of_the_plans_own_mechanism(engine: Any) -> None:
@@ -379,7 +378,6 @@ def test_scouts_send_no_update_and_answers_cost_what_updates_do(engine: Any) -> 
         noted = account_of(federation.ledger(place), federation.plan.target, 0).epsilon()
         assert (node["releases"], node["epsilon_upper"]) == (3, noted)
         assert len(federation.ledger(place).mechanisms) == 1  # scouts and updates cost the same
-    assert report["observers"]["result_epsilon_upper"] is None
 
 
 SAMPLES = {
@@ -448,7 +446,6 @@ def test_weights_are_public_numbers_up_to_the_largest(engine: Any) -> None:
     assert entry["effective"] == pytest.approx(2.25**2 / (2 + 0.25**2))
     report = federation.report()
     assert [node["releases"] for node in report["nodes"]] == [1] * 4  # the refused one counts
-    assert report["observers"]["result_epsilon_upper"] is None
 
 
 def test_a_node_whose_owner_keeps_the_number_of_examples_declines(

@@ -241,9 +241,8 @@ def test_local_rounds_that_are_replayed_end_where_others_do() -> None:
         {"quietbit.scouts.every": 2},
         {"quietbit.weights.most-examples": 10},
         {"quietbit.evaluate.epsilon": 0.5},
-        {"quietbit.participation": "secret-order"},
     ],
-    ids=["scouts", "weights", "evaluation", "secret order"],
+    ids=["scouts", "weights", "evaluation"],
 )
 def test_flower_beside_other_sections(more: dict[str, Any]) -> None:
     pytest.importorskip("flwr", reason="needs the flower extra")

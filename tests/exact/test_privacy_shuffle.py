@@ -14,10 +14,10 @@ import pytest
 
 from exact.shuffle_kit import histograms, hockey_stick, largest_ratio, power_of_e, transcripts
 from quietbit.design.profile import Profile
-from quietbit.privacy.blanket import Blanket
-from quietbit.privacy.profile import profile_blanket
-from quietbit.privacy.shuffle import Shuffle, clones, through_zero
 from quietbit.target import Adjacency
+from quietbit_lab.shuffle.amplification import Shuffle, clones, through_zero
+from quietbit_lab.shuffle.blanket import Blanket
+from quietbit_lab.shuffle.profile import profile_blanket
 
 REPLACE, ZERO = Adjacency.REPLACE_ONE, Adjacency.ZERO_OUT
 SHARES = (0.0, 0.02, 0.1, 0.3, 0.6, 0.9)  # of the local epsilon

@@ -29,7 +29,6 @@ from quietbit.design.table import DesignSpec
 from quietbit.mechanism.adaptive_clip import AdaptiveClip
 from quietbit.mechanism.additive import Gaussian
 from quietbit.mechanism.ball import Ball, Norm
-from quietbit.mechanism.base import shuffled_privacy
 from quietbit.mechanism.interpolated import InterpolatedMVU
 from quietbit.mechanism.vector import VectorMVU
 from quietbit.privacy.account import Account
@@ -38,6 +37,7 @@ from quietbit.target import Adjacency, Target, Trust, Unit
 from quietbit_lab.baseline.dithered import DitheredMVU
 from quietbit_lab.baseline.noise import Laplace, Sign
 from quietbit_lab.baseline.skellam import IndependentSkellam, Skellam
+from quietbit_lab.shuffle.observers import shuffled_privacy
 
 SEED, COUNT = 20_261_116, 2000
 MODES = ("planned", "adaptive")

@@ -22,21 +22,14 @@ EPSILON = "quietbit-epsilon"  # what the run has cost the worst client so far
 Evaluate: TypeAlias = Callable[[int, ArrayRecord], MetricRecord | None]
 
 
-def round_metrics(
-    plan: Plan, outcome: RoundReport, *, secret: bool
-) -> dict[str, MetricRecordValues]:
-    """Return the metrics of a round, where the order may be ``secret``.
-
-    Bytes depend on who took part (the length of a node's id, the metrics that its owner lets out),
-    so they are then in the server's report alone.
-    """
+def round_metrics(plan: Plan, outcome: RoundReport) -> dict[str, MetricRecordValues]:
+    """Return the metrics of a round."""
     numbers: dict[str, MetricRecordValues] = {}
     for section in plan.sections:
         for name in section.columns:
             numbers[f"quietbit-{name}"] = getattr(outcome, name)
-    if not secret:
-        numbers["quietbit-uplink-bytes"] = outcome.uplink
-        numbers["quietbit-downlink-bytes"] = outcome.downlink
+    numbers["quietbit-uplink-bytes"] = outcome.uplink
+    numbers["quietbit-downlink-bytes"] = outcome.downlink
     for name in COUNTS:
         numbers[f"quietbit-{name}"] = getattr(outcome, name)
     if outcome.epsilon_upper is not None:

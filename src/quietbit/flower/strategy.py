@@ -173,8 +173,6 @@ class PrivateStrategy(Strategy):
         messages = list(self.inner.configure_train(server_round, arrays, config, grid))
         if first:
             self._outlook(len(messages), grid)
-        if run.crowds.secret:
-            self._readdress(messages, grid)
         return self._ask(self._round, messages, arrays, grid)
 
     def aggregate_train(
@@ -205,7 +203,7 @@ class PrivateStrategy(Strategy):
             raise QuietbitError(reason)
         if arrays is None:
             arrays = _arrays(current)
-        numbers = round_metrics(self.settings, outcome, secret=self._run.crowds.secret)
+        numbers = round_metrics(self.settings, outcome)
         return arrays, self._kept(MetricRecord({**metrics, **numbers}))
 
     def configure_evaluate(
@@ -302,15 +300,6 @@ class PrivateStrategy(Strategy):
             asked = min(asked, self.settings.stragglers.enough)
         self._run.outlook(asked=asked, nodes=len(list(grid.get_node_ids())), rounds=rounds)
 
-    def _readdress(self, messages: list[Message], grid: Grid) -> None:
-        """Address as many requests as the inner strategy makes to the next nodes of the order."""
-        alike = len({id(message.content) for message in messages}) <= 1
-        rule = "one that asks all nodes alike, for a secret order"
-        require(alike, "inner strategy", type(self.inner).__name__, rule)
-        nodes = self._run.crowds.cohort(grid.get_node_ids(), len(messages))
-        for message, node in zip(messages, nodes, strict=True):
-            message.metadata.dst_node_id = node
-
     def _stepped(self, current: Round, step: Step) -> tuple[ArrayRecord | None, MetricRecord]:
         """Take the inner strategy's step; refuse a model that is not finite before or after it."""
         moved = {name: Array(np.asarray(value)) for name, value in (step.arrays or {}).items()}
@@ -319,8 +308,7 @@ class PrivateStrategy(Strategy):
             return None, MetricRecord()
         model.layout.check_finite(moved)
         arrays = ArrayRecord({**model.arrays, **moved})
-        # Numbers that owners let out say who took part: a secret order keeps them out of results.
-        metrics = {} if self._run.crowds.secret else current.metrics()
+        metrics = current.metrics()
         aggregated, numbers = aggregate_mean(self.inner, current.number, arrays, metrics)
         if step.final:
             return arrays, numbers

@@ -9,8 +9,8 @@ from quietbit.local.problem import Rows, Score, Training
 from quietbit.mechanism.base import Mechanism
 from quietbit.mechanism.expectation import Expectation, expectation
 from quietbit.plan.compare import FLOAT_BYTES
-from quietbit.privacy.guarantee import Guarantee, GuaranteePair
-from quietbit.run.costs import ClientCosts, observers
+from quietbit.privacy.guarantee import Guarantee
+from quietbit.run.costs import ClientCosts
 from quietbit.run.plan import Plan
 from quietbit.wire.uplink import effective, weight_of
 
@@ -94,10 +94,3 @@ class Run:
         return expectation(
             self.mechanism, cohort=cohort, rounds=self.rounds, clients=len(sizes), trust=plan.trust
         )
-
-    @property
-    def observers(self) -> GuaranteePair | None:
-        """The guarantee against the server, and the one against those who see the models alone."""
-        if self.account is None or self.mechanism is None:
-            return None
-        return observers(self.plan, self.mechanism, self.account)

@@ -26,13 +26,11 @@ if TYPE_CHECKING:
     from quietbit.kernel.rng import RandomBits
     from quietbit.mechanism.base import Batch, Body, Mechanism, Parts
     from quietbit.mechanism.projected import Projected
-    from quietbit.privacy.blanket import BlanketPair
     from quietbit.privacy.cost import Cost
 
 __all__ = [
     "Ability",
     "Batches",
-    "Blanketed",
     "ClipMoves",
     "Designed",
     "EachSample",
@@ -259,16 +257,6 @@ class Scouted(ClipMoves):
     @abstractmethod
     def scout(self) -> Mechanism:
         """Return the mechanism of the answers of scouts, at the same cost."""
-
-
-class Blanketed(Ability):
-    """A mechanism with a blanket that amplifies a shuffle more than its cost alone implies."""
-
-    __slots__ = ()
-
-    @abstractmethod
-    def blanket(self, adjacency: Adjacency) -> BlanketPair | None:
-        """Return the blanket; None where it would not amplify more."""
 
 
 class Designed(Ability):

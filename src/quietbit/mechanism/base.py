@@ -24,14 +24,12 @@ from quietbit.kernel.base import MAX_DIMENSION, Kernel
 from quietbit.kernel.rng import RandomBits
 from quietbit.mechanism.abilities import (
     Ability,
-    Blanketed,
     SamplePriced,
     Summable,
     Wrapping,
 )
 from quietbit.mechanism.ball import Ball
 from quietbit.privacy.cost import Cost
-from quietbit.privacy.shuffle import shuffled_cost
 from quietbit.target import Adjacency, Trust, Unit
 
 __all__ = [
@@ -57,7 +55,6 @@ __all__ = [
     "only",
     "passed_on",
     "rows_accumulator",
-    "shuffled_privacy",
     "summable",
 ]
 
@@ -302,27 +299,6 @@ class Mechanism(ABC):
     def offers(self, ability: type[Ability]) -> bool:
         """Return whether it has an ability of its class; a wrapper's depend on what it holds."""
         return True
-
-
-def shuffled_privacy(mechanism: Mechanism, adjacency: Adjacency, crowd: int) -> Cost:
-    """Return the cost of one release to a client, seen among the shuffled releases of ``crowd``.
-
-    Every client makes one release. A mechanism that is not private at delta = 0 is refused;
-    `quietbit.privacy.shuffle` lists the assumptions.
-    """
-    neighbours = Adjacency(adjacency)
-    blanketed = Blanketed.find(mechanism)
-    blanket = None
-    if blanketed is not None:
-        blanket = blanketed.blanket(neighbours)
-    cost = shuffled_cost(
-        neighbours,
-        crowd,
-        replace_one=mechanism.privacy(Adjacency.REPLACE_ONE),
-        zero_out=mechanism.privacy(Adjacency.ZERO_OUT),
-        own=blanket,
-    )
-    return cost.of(neighbours, Unit.CLIENT, Trust.SHUFFLED)
 
 
 def passed_on(path: str) -> Any:

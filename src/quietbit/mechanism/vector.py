@@ -15,9 +15,9 @@ Source   docs/theory/vector-mechanism.md has law, proofs, account and design; Fe
 
 What sampling adds to the account of the profile (a section of that page). A search compares t with
 the edges within the blur of the dominating pair; its weights, and its normals and seeds (e + c,
-`_off`), leave densities within e^s of those of the blurred profile, s = 2 (2^-50 + n 2^-63 / h_0) +
-n (e + c), which is slack, and hockey-sticks within q = 5 n (e + c), which is lost mass; a pure
-account has the slack alone.
+`law_error`), leave densities within e^s of those of the blurred profile, s = 2 (2^-50 + n 2^-63 /
+h_0) + n (e + c), which is slack, and hockey-sticks within q = 5 n (e + c), which is lost mass; a
+pure account has the slack alone.
 """
 
 from __future__ import annotations
@@ -55,7 +55,6 @@ from quietbit.kernel.norm import clip_factor
 from quietbit.kernel.rng import RandomBits, WordBlock
 from quietbit.kernel.transform import padded_size
 from quietbit.mechanism.abilities import (
-    Blanketed,
     Designed,
     RoughMoments,
     SharedRows,
@@ -84,9 +83,8 @@ from quietbit.mechanism.rotation import (
     check_seed,
     fewest_kept,
 )
-from quietbit.privacy.blanket import BlanketPair
 from quietbit.privacy.cost import Cost
-from quietbit.privacy.profile import BLUR, certify_profile, profile_blanket, profile_cost
+from quietbit.privacy.profile import BLUR, certify_profile, profile_cost
 from quietbit.privacy.release import Formula
 from quietbit.privacy.rounding import round_up
 from quietbit.target import Adjacency, Target
@@ -121,7 +119,7 @@ AIMS = 8  # profiles that calibration tries
 
 @final
 @frozen
-class VectorMVU(Rowed, Blanketed, Designed, RoughMoments):
+class VectorMVU(Rowed, Designed, RoughMoments):
     """The vector mechanism of a profile, on updates in an L2 ball.
 
     A client keeps k = ``keep`` coordinates, a power of two. ``rotation_seed`` is public. Every
@@ -191,22 +189,11 @@ class VectorMVU(Rowed, Blanketed, Designed, RoughMoments):
 
     def cost(self, adjacency: Adjacency) -> Cost:
         """Return the cost of the profile's dominating pair, plus what sampling adds (see above)."""
-        slack, lost = self._sampling()
+        slack, lost = self.sampling_error()
         pair = profile_cost(self.profile, adjacency, BLUR)
         cost = pair.with_slack(slack)
         everywhere = self._everywhere(pair, slack, cost.pure_epsilon())
         return cost.with_lost(lost, everywhere=everywhere)
-
-    def blanket(self, adjacency: Adjacency) -> BlanketPair | None:
-        """Return the blanket of a shuffled seed: N(0, I), as every weight is at least the smallest.
-
-        A convex function of U - a V that does not decrease, with slope at most 1, is submodular in
-        (t, t'): summed by parts, its mean moves by at most (2 + a) n (e + c), its worst pair is t'
-        = -t again, and the corners of a rectangle bound what lies inside.
-        """
-        slack, _ = self._sampling()
-        error = round_up(1.02 * self.profile.largest * self._off, 1e-14)
-        return profile_blanket(self.profile, adjacency, BLUR, slack, error)
 
     def error(self) -> Error:
         """Return the error of noise and projection for an update on the sphere, the largest."""
@@ -241,24 +228,24 @@ class VectorMVU(Rowed, Blanketed, Designed, RoughMoments):
         p^alpha q^(1 - alpha) is at most M = n (n/h_0)^(alpha - 1), convex, and submodular: the
         worst two updates are opposite again, and its mean moves by at most 4 M (e + c).
         """
-        off = math.log(4.04 * self.profile.largest * self._off)
+        off = math.log(4.04 * self.profile.largest * self.law_error)
         divergence = Formula(_searched, pair, slack, off, pure)
         return Cost.renyi(divergence, "a seed of the vector mechanism", pure)
 
     @property
-    def _off(self) -> float:
+    def law_error(self) -> float:
         """E + c: the error of probabilities of quadrants, for 64-bit normals and 2^128 seeds."""
         return law_error_upper(self.keep) + math.sqrt(23 * self.keep + 43) * 2.0**-64
 
-    def _sampling(self) -> tuple[float, float]:
+    def sampling_error(self) -> tuple[float, float]:
         """Return slack and lost mass, each rounded up."""
         fits = inner_error_upper(self.keep) <= BLUR
         require(fits, "keep", self.keep, "small enough for the account's blur")
         largest = self.profile.largest
         smallest = float(self.profile.levels[0])
-        slack = 2 * (2.0**-50 + largest * 2.0**-63 / smallest) + 1.01 * largest * self._off
+        slack = 2 * (2.0**-50 + largest * 2.0**-63 / smallest) + 1.01 * largest * self.law_error
         # Levels over their mean, and e^slack, are within 1 % of one.
-        return round_up(slack, 1e-14), round_up(5.05 * largest * self._off, 1e-14)
+        return round_up(slack, 1e-14), round_up(5.05 * largest * self.law_error, 1e-14)
 
 
 def _searched(alpha: float, pair: Cost, slack: float, off: float, pure: float) -> float:
@@ -424,16 +411,14 @@ class _Family(Family):
     def calibrated(
         self, ball: Ball, choices: Choices, target: Target, account: EpsilonOf
     ) -> Mechanism:
-        """Design a profile for the target."""
+        """Design a profile for the target, or for the most that a search can reach."""
         check_norm(ball, Norm.L2, "for the vector mechanism")
         epsilon = target.epsilon
         require(
             epsilon >= LEAST_EPSILON, "epsilon", epsilon, f"at least {LEAST_EPSILON:g} for vmvu"
         )
         farthest = MOST_EPSILON_EACH[target.adjacency] * target.releases
-        rule = f"at most {farthest:g} for vmvu, {farthest / target.releases:g} per release"
-        require(epsilon <= farthest, "epsilon", epsilon, rule, "use gaussian or imvu")
-        aim = epsilon
+        aim = min(epsilon, farthest)
         slope = 1.0
         last_aim = math.nan
         last_reached = math.nan

@@ -117,12 +117,6 @@ def local_settings(values: Mapping[str, Any], allowed: tuple[str, ...] | None = 
         "left out: over NVFlare the controller says when a round ends, and late results are in "
         "no mean",
     )
-    require(
-        not plan.secret_order,
-        "quietbit.participation",
-        plan.participation,
-        "left out: the controller chooses the clients over NVFlare",
-    )
     return plan
 
 

@@ -6,7 +6,6 @@ renyi, renyi_cells
 interpolated, profile         vectors through the interpolated and the vector mechanism
 bit_sums, bit_pairs,          sums of codes behind masks
 aggregate
-blanket, shuffle              one release among many in a secret order
 subsampling                   secret batches of samples
 conversion, convolution,      from divergences, a Gaussian pair or losses to epsilon at a delta
 loss

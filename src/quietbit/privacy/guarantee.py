@@ -14,10 +14,10 @@ from dataclasses import dataclass
 from decimal import ROUND_CEILING, Context, Decimal
 from typing import final
 
-from quietbit.errors import check_int, require
+from quietbit.errors import require
 from quietbit.target import Adjacency, Trust, Unit, check_delta
 
-__all__ = ["Guarantee", "GuaranteePair", "check_terms", "rounded_up", "shown_epsilon"]
+__all__ = ["Guarantee", "check_terms", "rounded_up", "shown_epsilon"]
 
 _NEIGHBOUR = {
     Adjacency.ZERO_OUT: "the neighbour's {what} is the zero vector",
@@ -100,73 +100,3 @@ def shown_epsilon(epsilon_upper: float) -> str:
     if rounded > Decimal("1e-4") or not rounded:
         return f"{rounded.normalize():f}"
     return f"{rounded:e}"
-
-
-@final
-@dataclass(frozen=True, slots=True)
-class GuaranteePair:
-    """Two guarantees of a run: against the server, and against observers of the result alone.
-
-    Args:
-        server: the guarantee against the server.
-        result: that against those who see the result alone; None where it is no smaller.
-        crowd: the fewest clients among whom a release is hidden: all of an epoch with a
-            ``secret_order``, else those of its own round, of which only the sum is seen.
-        shuffles: how many releases of the worst client count.
-        secret_order: the order of releases within an epoch is secret.
-        reason: why there is no second guarantee.
-        leavers: clients that were away for a part of an epoch; ``crowd`` is that of the rounds in
-            which the worst of them was present.
-    """
-
-    server: Guarantee
-    result: Guarantee | None
-    crowd: int = 0
-    shuffles: int = 0
-    secret_order: bool = False
-    reason: str = ""
-    leavers: int = 0
-
-    def __post_init__(self) -> None:
-        server = self.server
-        result = self.result
-        require(isinstance(server, Guarantee), "server", server, "a Guarantee")
-        for name in ("crowd", "shuffles", "leavers"):
-            object.__setattr__(self, name, check_int(getattr(self, name), name, 0))
-        if result is None:
-            trust = server.trust
-            rule = "one that holds against the server"
-            require(trust is not Trust.SHUFFLED, "server.trust", trust.value, rule)
-            require(self.reason, "reason", self.reason, "given where there is no result guarantee")
-            return
-        require(isinstance(result, Guarantee), "result", result, "a Guarantee or None")
-        rule = "local beside a result guarantee"
-        require(server.trust is Trust.LOCAL, "server.trust", server.trust.value, rule)
-        shuffled = result.trust is Trust.SHUFFLED
-        require(shuffled, "result.trust", result.trust.value, "shuffled")
-        rule = f"{server.unit.value}, as that of the server's guarantee"
-        require(result.unit is server.unit, "result.unit", result.unit.value, rule)
-        rule = f"{server.adjacency.value}, as that of the server's guarantee"
-        same = result.adjacency is server.adjacency
-        require(same, "result.adjacency", result.adjacency.value, rule)
-        require(self.crowd > 0, "crowd", self.crowd, "positive beside a result guarantee")
-        require(not self.reason, "reason", self.reason, "empty beside a result guarantee")
-
-    def sentence(self) -> str:
-        """Return both guarantees in plain English."""
-        return f"Against the server: {self.server.sentence()} {self.second()}"
-
-    def second(self) -> str:
-        """Return the guarantee against observers of the result alone in plain English."""
-        observers = "Against those who see the result alone:"
-        if self.result is None:
-            return f"{observers} no less is promised, because {self.reason}."
-        among = "in a secret order" if self.secret_order else "in the same round"
-        times = "once" if self.shuffles == 1 else f"{self.shuffles:,} times"
-        crowd = f"It counts on {self.crowd:,} clients that release {among}, {times}."
-        if self.leavers:
-            crowd += (
-                f" {self.leavers:,} that were away for a part of an epoch are hidden among no more"
-                " than that."
-            )
-        return f"{observers} {self.result.sentence()} {crowd}"

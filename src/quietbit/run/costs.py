@@ -1,14 +1,9 @@
-"""The costs of a run: counted per client, reported for the worst client and both observers.
+"""The costs of a run: counted per client, reported for the worst client.
 
 Idea     a client's own releases compose, so counts are enough to rebuild any client's ledger; the
-         guarantee of the run is the largest over all clients. An observer of models alone sees
-         means, which do not reveal whose release was which: a release hides among the cohort of its
-         round, whoever chose it, or among all clients where their order is drawn in secret, once
-         per epoch. No other randomness is counted on (docs/explanation/two-observers.md).
-Symbols  crowd: clients of the shuffle; shuffles: of the worst client, each with an independent
-         order.
-Source   Guo et al. (ICML 2023), section "Rényi DP and composition"; docs/theory/shuffling.md. An
-         unfinished epoch is part of a finished one, and costs no more.
+         guarantee of the run is the largest over all clients. No randomness of who takes part is
+         counted on.
+Source   Guo et al. (ICML 2023), section "Rényi DP and composition".
 """
 
 from __future__ import annotations
@@ -20,14 +15,11 @@ import numpy as np
 from attrs import define, field
 from numpy.typing import NDArray
 
-from quietbit.errors import QuietbitError, require
-from quietbit.mechanism.base import Mechanism, shuffled_privacy
+from quietbit.errors import require
 from quietbit.privacy.cost import Cost
-from quietbit.privacy.guarantee import Guarantee, GuaranteePair, shown_epsilon
-from quietbit.run.terms import Terms
-from quietbit.target import Trust, Unit
+from quietbit.privacy.guarantee import Guarantee, shown_epsilon
 
-__all__ = ["ClientCosts", "observers", "spread"]
+__all__ = ["ClientCosts", "spread"]
 
 # The cost of one release: to a client (None), or to one of this many samples.
 _CostOf: TypeAlias = Callable[[int | None], Cost]
@@ -125,29 +117,3 @@ def spread(clients: Sequence[tuple[int, float]]) -> str:
 
 def _places(ordered: Any) -> list[Any]:
     return [ordered[place] for place in (0, len(ordered) // 2, len(ordered) - 1)]
-
-
-def observers(plan: Terms, mechanism: Mechanism, account: ClientCosts) -> GuaranteePair:
-    """Return both guarantees of a run in which every client takes part as planned."""
-    server = account.worst(plan.delta)
-    reasons = []
-    if plan.trust is not Trust.LOCAL:
-        reasons.append(f"shuffling is accounted beside local trust, not {plan.trust.value}")
-    if plan.unit is Unit.SAMPLE:
-        reasons.append("shuffling is accounted for clients, not for single samples")
-    for section in plan.sections:
-        if section.uncounted:
-            reasons.append(f"the account of the crowd does not have {section.uncounted}")
-    if reasons:
-        return GuaranteePair(server, None, reason=reasons[0])
-    crowd = plan.cohort
-    if plan.secret_order:
-        crowd = int(account.counts.size)
-    shuffles = int(account.counts.max())
-    try:
-        release = shuffled_privacy(mechanism, plan.adjacency, crowd)
-    except QuietbitError as error:
-        reason = str(error).rstrip(".")
-        return GuaranteePair(server, None, reason=reason[0].lower() + reason[1:])
-    result = (release * shuffles).guarantee(plan.delta)
-    return GuaranteePair(server, result, crowd, shuffles, plan.secret_order)

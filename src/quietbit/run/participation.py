@@ -3,9 +3,7 @@
 Idea     the releases of every client are counted, never estimated; amplification is claimed for
          ``poisson`` alone.
 Kinds    ``each-once`` shuffles the clients once per epoch and takes cohorts in order. ``sampled``
-         draws a fresh cohort each round. ``secret-order`` is ``each-once`` in an order that the
-         operating system draws; all are charged when an epoch begins, so that neither an account
-         nor the time to stop depends on the order. ``poisson`` lets a trusted server draw each
+         draws a fresh cohort each round. ``poisson`` lets a trusted server draw each
          client with probability m / N in every round, in secret: all are charged, with the cost of
          a secret draw (`quietbit.privacy.subsampling`). ``zipf`` is realistic: client r comes with
          frequency proportional to 1/(r+1), until it has made all releases that the plan allows; one
@@ -16,7 +14,6 @@ Source   Guo et al. (ICML 2023): one pass over the clients per epoch of N / m ro
 
 from __future__ import annotations
 
-import os
 from functools import lru_cache
 from typing import final
 
@@ -27,9 +24,9 @@ from numpy.typing import NDArray
 from quietbit.errors import check_int, require
 from quietbit.kernel.rng import secure_rng
 from quietbit.mechanism.batch import draw_batch
-from quietbit.run.terms import KINDS, POISSON, SAMPLED, SECRET, ZIPF
+from quietbit.run.terms import KINDS, POISSON, SAMPLED, ZIPF
 
-__all__ = ["Schedule", "releases_per_client", "secret_order"]
+__all__ = ["Schedule", "releases_per_client"]
 
 Clients = NDArray[np.int64]
 PATIENCE = 64  # draws as large as the cohort, before listing all who may come
@@ -40,7 +37,7 @@ PATIENCE = 64  # draws as large as the cohort, before listing all who may come
 class Schedule:
     """The cohort of every round, ``size`` among ``clients``.
 
-    A secret order lives as long as this object. ``most`` bounds how often one client comes, where
+    ``most`` bounds how often one client comes, where
     some come more often than others (``zipf``).
     """
 
@@ -82,12 +79,7 @@ class Schedule:
         if self.kind == ZIPF:
             return self._uneven(number)
         epoch, place = divmod(number, self.clients // self.size)
-        if self.kind == SECRET:
-            if epoch not in self._secret:
-                self._secret[epoch] = secret_order(self.clients)
-            order = self._secret[epoch]
-        else:
-            order = _order(self.clients, self.seed, epoch)
+        order = _order(self.clients, self.seed, epoch)
         return order[place * self.size : (place + 1) * self.size]
 
     def _uneven(self, number: int) -> Clients:
@@ -132,21 +124,9 @@ class Schedule:
 
     def charged(self, number: int) -> Clients:
         """Return whom a release in round ``number`` is charged to: all clients in secret draws."""
-        if self.kind not in (POISSON, SECRET):
+        if self.kind != POISSON:
             return self.cohort(number)
-        if self.kind == SECRET and number % (self.clients // self.size):
-            return np.arange(0, dtype=np.int64)  # they were charged when the epoch began
         return np.arange(self.clients, dtype=np.int64)
-
-
-def secret_order(count: int) -> Clients:
-    """Return a permutation that the operating system draws, all equally likely."""
-    while True:
-        keys = np.frombuffer(os.urandom(8 * count), dtype=np.uint64)
-        order = np.argsort(keys, kind="stable").astype(np.int64)
-        if not bool(np.any(np.diff(keys[order]) == 0)):
-            order.setflags(write=False)
-            return order
 
 
 def releases_per_client(schedule: Schedule, rounds: int) -> NDArray[np.int64]:

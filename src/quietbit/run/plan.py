@@ -43,7 +43,6 @@ from quietbit.run.terms import (
     OF_SIMULATION,
     POISSON,
     PREFIX,
-    SECRET,
     MechanismChoice,
     Section,
     Table,
@@ -276,11 +275,6 @@ class Pair:
 
 # What two choices may not do together; each name is a section, or a property of a plan.
 PAIRS = (
-    Pair(
-        "secret_order",
-        ("masks", "samples", "scouts", "evaluate", "weights", "stragglers"),
-        "a secret order is accounted only for client updates of equal weight",
-    ),
     Pair("masks", ("samples",), "a masked sum hides clients, not samples"),
     Pair("masks", ("weights",), "a masked sum has no weights"),
     Pair("masks", ("stragglers",), "a masked sum needs all its clients at once"),
@@ -306,7 +300,6 @@ RENAMED = {
 }
 # How a choice that is not a section is spelt, and which key it is about.
 SPELT = {
-    "secret_order": ("participation", "participation = secret-order"),
     "central": ("trust", "trust = central"),
     "public": ("mechanism", "mechanism = none"),
 }
@@ -334,8 +327,8 @@ def _check_engine(plan: Plan) -> None:
     rule = "of an engine's run: its strategy chooses clients, and nodes their randomness"
     left_out(plan, OF_SIMULATION[:-1], rule)
     require(plan.private, "mechanism", plan.mechanism.name, "a private mechanism")
-    fits = plan.participation in (EACH_ONCE, SECRET)
-    require(fits, "participation", plan.participation, "left out, or secret-order")
+    fits = plan.participation == EACH_ONCE
+    require(fits, "participation", plan.participation, "left out: the strategy chooses clients")
     fits = plan.trust in (Trust.LOCAL, Trust.SECURE_AGGREGATION)
     require(fits, "trust", plan.trust.value, "local or secure-aggregation")
     given(plan, "epsilon", ": what all releases of one client together may cost")
@@ -359,7 +352,7 @@ def _check_strength(plan: Plan) -> None:
 
 def _check_trust(plan: Plan) -> None:
     """Refuse a mechanism or a participation without an account under the trust model."""
-    secret = plan.participation in (SECRET, POISSON)
+    secret = plan.participation == POISSON
     rule = f"secure where participation is {plan.participation}"
     reason = "who takes part must stay secret, and a seed gives it away"
     require(not secret or plan.rng == "secure", "rng", plan.rng, rule, reason)
@@ -367,8 +360,7 @@ def _check_trust(plan: Plan) -> None:
         reason = "poisson participation hides nothing from a server that sees who answers"
         raise InvalidParameter.of("trust", "central", plan.trust.value, reason)
     rule = "local, central or secure-aggregation"
-    reason = "with local trust the report adds what a secret order hides"
-    require(plan.trust is not Trust.SHUFFLED, "trust", plan.trust.value, rule, reason)
+    require(plan.trust is not Trust.SHUFFLED, "trust", plan.trust.value, rule)
     if plan.trust is Trust.LOCAL:
         return
     name = plan.mechanism.name

@@ -19,7 +19,7 @@ from typing import Any, final
 
 from quietbit._files import write_json
 from quietbit.errors import one_line
-from quietbit.privacy.guarantee import Guarantee, GuaranteePair, shown_epsilon
+from quietbit.privacy.guarantee import Guarantee, shown_epsilon
 from quietbit.run.costs import spread
 from quietbit.run.record import LETTERS, NAMED, SHOWN, NodeReport, RoundReport, grouped
 from quietbit.run.terms import Terms
@@ -51,7 +51,6 @@ class Report:
     nodes: tuple[NodeReport, ...]
     guarantee: Guarantee | None
     scores: tuple[Mapping[str, float], ...] = ()  # of the server's own ``evaluate_fn``, by round
-    observers: GuaranteePair | None = None
     evaluations: tuple[Any, ...] = ()  # `run.parts.evaluation.EvaluationReport` each
     unprotected: int = 0  # nodes that sent what no gate lets out: there is no guarantee
     numbers: tuple[str, ...] = ()  # names of what owners let out as it is, beside releases
@@ -87,7 +86,6 @@ class Report:
         values["settings"] = self.settings.to_run_config()
         values["nodes"] = [asdict(entry) | {"node": one_line(entry.node)} for entry in self.nodes]
         values["guarantee"] = self._guarantee_json()
-        values["observers"] = _observers_json(self.observers)
         values["uplink"] = self.uplink
         values["downlink"] = self.downlink
         plain: dict[str, Any] = _plain(values)
@@ -125,8 +123,6 @@ class Report:
             lines.append(f"... and {len(reasons) - SHOWN} more")
         if self.guarantee is not None or self.unprotected:
             lines.append(self.promise())
-        if self.observers is not None:
-            lines.append(self.observers.second())
         return "\n".join(lines)
 
     def promise(self) -> str:
@@ -215,20 +211,6 @@ class Report:
             "min_honest_clients": self.settings.honest,
             "sentence": guarantee.sentence(),
         }
-
-
-def _observers_json(pair: GuaranteePair | None) -> dict[str, Any] | None:
-    if pair is None:
-        return None
-    result = pair.result
-    return {
-        "server_epsilon_upper": pair.server.epsilon_upper,
-        "result_epsilon_upper": None if result is None else result.epsilon_upper,
-        "crowd": pair.crowd,
-        "shuffles": pair.shuffles,
-        "secret_order": pair.secret_order,
-        "sentence": pair.sentence(),
-    }
 
 
 def _plain(value: Any) -> Any:

@@ -23,9 +23,8 @@ from quietbit.mechanism.registry import identity_of
 from quietbit.node.request import run_name
 from quietbit.privacy.account import Account
 from quietbit.privacy.cost import Cost
-from quietbit.privacy.guarantee import Guarantee, GuaranteePair
+from quietbit.privacy.guarantee import Guarantee
 from quietbit.run.collectors import Collector, Plain, Singles
-from quietbit.run.crowd import Crowds
 from quietbit.run.messages import Asked, BatchFault, Node, Reply, pieces_of
 from quietbit.run.part import Aside, Model, Part, Scope, Step, lifted
 from quietbit.run.parts.evaluation import Evaluating, EvaluationReport
@@ -68,7 +67,6 @@ class Run:
         self.number = number
         self.say = say
         self.updates = defaultdict[Node, Counts](Counts)
-        self.crowds = Crowds(plan.secret_order)
         self.unprotected: set[Node] = set()  # that sent what no gate lets out
         self.numbers: set[str] = set()  # names of what owners let out as it is
         self.uplink_beside = 0  # bytes of messages outside of rounds, such as evaluations
@@ -252,7 +250,6 @@ class Run:
             elif record:
                 records[part.section] = dict(record)
         report = closed.report
-        skipped = report.skipped
         for side in current.beside:
             report = report.beside(side.report())
         rounds = [current, *current.beside]
@@ -263,8 +260,6 @@ class Run:
         epsilon = self.epsilon_upper()
         outcome = replace(report, **fields, epsilon_upper=epsilon, records=records)
         self.rounds.append(outcome)
-        arrived: set[Any] = set() if skipped else set(current.answered)
-        self.crowds.record(outcome.asked, arrived)
         crashes = [crash for member in rounds for crash in member.crashes]
         self._faults = Counter(current.faults)
         for fault, count in self._faults.items():
@@ -350,7 +345,6 @@ class Run:
     def report(self, scores: Iterable[Mapping[str, float]] = ()) -> Report:
         """Return rounds, nodes, bytes and the guarantee of the worst client so far."""
         guarantee = None
-        pair = None
         rounds = self.rounds
         if self.unprotected:
             rounds = [replace(entry, epsilon_upper=None) for entry in rounds]
@@ -361,8 +355,6 @@ class Run:
         if self._mechanism is not None:
             identity = identity_of(self._mechanism).hex()
             dimension = self._mechanism.ball.dimension
-            if guarantee is not None:
-                pair = self._observers(guarantee, self._mechanism)
         evaluating = self.find(Evaluating)
         return Report(
             settings=self.plan,
@@ -373,7 +365,6 @@ class Run:
             nodes=self._nodes(),
             guarantee=guarantee,
             scores=tuple(scores),
-            observers=pair,
             evaluations=() if evaluating is None else tuple(evaluating.reports),
             unprotected=len(self.unprotected),
             numbers=tuple(sorted(self.numbers)),
@@ -402,14 +393,6 @@ class Run:
             )
             nodes.append(entry)
         return tuple(nodes)
-
-    def _observers(self, guarantee: Guarantee, mechanism: Mechanism) -> GuaranteePair:
-        """Return the guarantee against the server, and against those who see models alone."""
-        for section in self.plan.sections:
-            if section.uncounted:
-                reason = f"the account of the crowd does not have {section.uncounted}"
-                return GuaranteePair(guarantee, None, reason=reason)
-        return self.crowds.observers(guarantee, mechanism, _most(self.updates))
 
     def _guarantee(self, updates: int, *others: int) -> Guarantee:
         """Return what a node's updates, and its other releases by part, cost it."""

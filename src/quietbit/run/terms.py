@@ -35,10 +35,9 @@ OF_SIMULATION = ("cohort", "rng", "seed", "mode")  # fields that an engine does 
 # Who takes part in which round (`quietbit.run.participation`).
 EACH_ONCE = "each-once"
 SAMPLED = "sampled"
-SECRET = "secret-order"  # noqa: S105 - no password
 POISSON = "poisson"
 ZIPF = "zipf"
-KINDS = (EACH_ONCE, SAMPLED, SECRET, POISSON, ZIPF)
+KINDS = (EACH_ONCE, SAMPLED, POISSON, ZIPF)
 PUBLIC = "none"  # in place of a mechanism: clipped updates without noise or privacy
 CENTRAL = "gaussian"  # its noise is added once, to the sum, by a trusted server
 STRENGTHS = ("design_epsilon", "noise_multiplier")
@@ -73,17 +72,15 @@ class Outlook:
 class Section:
     """A table of choices; ``title`` is its key in a plan, ``main`` the field of a bare value.
 
-    ``needs`` is the keyword of an adapter that is for this section alone. ``uncounted`` names what
-    the account of releases hidden in a crowd does not have of it. ``columns`` are its numbers in
-    the report of a round that an engine's own result shows, too. ``of_engine`` are fields that a
-    simulation does not read, ``*`` for all. ``unit`` is whose data it protects. ``shares_rows``:
-    all clients of a round keep the same rows.
+    ``needs`` is the keyword of an adapter that is for this section alone. ``columns`` are its
+    numbers in the report of a round that an engine's own result shows, too. ``of_engine`` are
+    fields that a simulation does not read, ``*`` for all. ``unit`` is whose data it protects.
+    ``shares_rows``: all clients of a round keep the same rows.
     """
 
     title: ClassVar[str] = ""
     main: ClassVar[str] = ""
     needs: ClassVar[str] = ""
-    uncounted: ClassVar[str] = ""
     columns: ClassVar[tuple[str, ...]] = ()
     of_engine: ClassVar[tuple[str, ...]] = ()
     unit: ClassVar[Unit] = Unit.CLIENT
@@ -384,11 +381,6 @@ class Terms:
             return True
         few = self.mechanism.keep is not None or self.mechanism.knows_rows
         return few and any(section.shares_rows for section in self.sections)
-
-    @property
-    def secret_order(self) -> bool:
-        """Whether every client takes part once per epoch, in a secret order."""
-        return self.participation == SECRET
 
     @property
     def updates(self) -> int:

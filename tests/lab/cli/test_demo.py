@@ -95,14 +95,6 @@ def test_the_closing_table_is_made_from_the_records():
     assert facts[0]["epsilon_upper"] == target
     assert [one["bytes_per_client"] for one in facts] == [100, 300, 300, 800]
     assert facts[3]["guarantee"] is None
-    assert facts[0]["second"] is None
-    trained[0]["record"]["observers"] = {
-        "result": {"epsilon_upper": 0.5},
-        "sentence": "of another target",
-    }
-    trained[2]["record"]["observers"] = {"result": {"epsilon_upper": 0.5}, "sentence": "less"}
-    trained[3]["record"]["observers"] = {"result": {"epsilon_upper": 0.7}, "sentence": "the worst"}
-    assert demo_training.headline(trained)[0]["second"] == "the worst"
     assert demo_training.curves(trained)["Vector, 10,000 clients"] == [
         (1, 0.1),
         (2, pytest.approx(0.6)),

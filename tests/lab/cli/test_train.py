@@ -141,39 +141,3 @@ def test_ctrl_c_keeps_what_was_finished(capsys, tmp_path, monkeypatch):
     record = json.loads(out.read_text())
     assert record["status"] == "interrupted"
     assert [point["round"] for point in record["points"]] == [1, 2]
-
-
-def test_a_secret_order_brings_a_second_guarantee(capsys, tmp_path):
-    out = tmp_path / "run.json"
-    words = (
-        "train",
-        "--task",
-        "digits",
-        "--adjacency",
-        "replace-one",
-        "--mechanism",
-        "vmvu",
-        "--design-epsilon",
-        1,
-    )
-    more = (
-        "--lr",
-        0.3,
-        "--rounds",
-        2,
-        "--cohort",
-        50,
-        "--participation",
-        "secret-order",
-        "--out",
-        out,
-    )
-    result = shell(capsys, *words, *more)
-    assert result.code == 0
-    assert "Against those who see the result alone: epsilon <=" in " ".join(result.out.split())
-    pair = json.loads(out.read_text())["observers"]
-    assert (pair["crowd"], pair["shuffles"], pair["secret_order"]) == (1437, 1, True)
-    assert pair["result"]["trust"] == "shuffled"
-    assert pair["result"]["epsilon_upper"] < 0.2
-    assert_refused(shell(capsys, *words, *more, "--seed", 1), "--rng must be secure")
-    assert_refused(shell(capsys, *words, *more, "--device", "cpu"), "each-once or sampled")

@@ -132,20 +132,3 @@ def test_a_run_without_a_score_is_listed_and_not_drawn():
     (row,) = rows_of(found)
     assert (row["chosen"], row["accuracy"], row["state"].split(":")[0]) == (0, None, "not scored")
     assert row["epsilon"] is not None
-
-
-def test_the_second_guarantee_is_the_worst_over_seeds_and_stands_at_the_end_of_a_run():
-    def said(epsilon):
-        return {
-            "result": {"epsilon_upper": epsilon},
-            "sentence": f"among others epsilon <= {epsilon}",
-        }
-
-    pairs = [changed(run, observers=said(0.1 * k)) for k, run in enumerate(runs()[:2], start=1)]
-    rows = rows_of(page_data([*pairs, *runs()[2:]], "title"))
-    (told,) = [row for row in rows if row["second"]]
-    assert told["second"] == "among others epsilon <= 0.2"
-    assert told["rounds"] == 6
-    assert all(
-        not row["second"] for row in rows_of(page_data(runs(), "title"))
-    )  # none is private at delta = 0

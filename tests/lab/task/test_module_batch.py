@@ -196,7 +196,6 @@ def test_a_model_that_is_not_finite_spoils_no_other():
     "given",
     [
         {"mechanism": "gaussian", "unit": "client"},
-        {"mechanism": "gaussian", "participation": "secret-order", "rng": "secure"},
     ],
 )
 def test_what_has_no_place_in_a_batch_is_refused(given):

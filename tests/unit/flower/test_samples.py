@@ -279,7 +279,6 @@ def test_batches_are_for_train_functions_alone():
     [
         ({"samples.dataset-size": None}, "samples.dataset-size"),
         ({"samples.sampling-rate": 1.5}, "samples.sampling-rate"),
-        ({"participation": "secret-order"}, "samples"),
         ({"mechanism.norm": "l1"}, "mechanism.norm"),
         ({"trust": "secure-aggregation"}, "samples"),
         ({"samples.steps": 3}, "samples.learning-rate"),

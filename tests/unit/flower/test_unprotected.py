@@ -63,7 +63,6 @@ def test_a_run_of_apps_without_quietbit_ends_in_its_first_round(caplog):
     assert "epsilon <=" not in caplog.text + said(federation).replace("epsilon <=\n", "")
     report = federation.strategy.report()
     assert report.guarantee is None
-    assert report.observers is None
     assert {node.epsilon_upper for node in report.nodes} == {None}
     assert [entry.epsilon_upper for entry in report.rounds] == [None]
 

@@ -173,10 +173,6 @@ def test_without_it_nothing_changes() -> None:
         ),
         ({"quietbit.evaluate.epsilon": 0.5, "quietbit.evaluate.releases": 0}, "releases"),
         ({"quietbit.evaluate.epsilon": -1.0}, "quietbit.evaluate.epsilon"),
-        (
-            {"quietbit.evaluate.epsilon": 0.1, "quietbit.participation": "secret-order"},
-            "quietbit.evaluate must",
-        ),
         ({"quietbit.evaluate.rate": 0.1}, "evaluate.rate"),
     ],
 )

@@ -32,7 +32,6 @@ NEEDED = {
     Weights: {"most_examples": 1},
 }
 ON = {
-    "secret_order": {"participation": "secret-order"},
     "central": {"trust": "central"},
     "public": {"mechanism": "none", "design_epsilon": None},
     "masks": {"masks": {"threshold": 5, "server": "active"}},

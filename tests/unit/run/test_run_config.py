@@ -50,7 +50,6 @@ def test_settings_survive_the_config():
     found = read(
         local_arrays="a,b.*",
         delta=1e-6,
-        participation="secret-order",
         **{"mechanism.bits": 2, "mechanism.keep": 64},
     )
     assert Plan.from_run_config(found.to_run_config()) == found

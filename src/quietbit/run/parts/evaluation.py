@@ -83,7 +83,6 @@ class Evaluate(Section):
     """
 
     title: ClassVar[str] = "evaluate"
-    uncounted: ClassVar[str] = "evaluations"
     of_engine: ClassVar[tuple[str, ...]] = ("*",)
 
     epsilon: float = needed(Real())

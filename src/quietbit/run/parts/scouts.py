@@ -44,7 +44,6 @@ class Scouts(Section):
     """``[scouts]``: one client of ``every`` answers; the clip leaves ``quantile`` of updates."""
 
     title: ClassVar[str] = "scouts"
-    uncounted: ClassVar[str] = "the answers of scouts"
     columns: ClassVar[tuple[str, ...]] = ("clip", "scouted")
 
     every: int | None = choice(Whole(2))

@@ -26,7 +26,6 @@ class Stragglers(Section):
 
     title: ClassVar[str] = "stragglers"
     of_engine: ClassVar[tuple[str, ...]] = ("*",)
-    uncounted: ClassVar[str] = "rounds that end with the first replies"
 
     enough: int = needed(Whole(1))
     timeout: float = choice(Real(), TIMEOUT)

@@ -29,7 +29,6 @@ class Weights(Section):
     """``[weights]``: releases are weighted by public numbers of examples, up to a most."""
 
     title: ClassVar[str] = "weights"
-    uncounted: ClassVar[str] = "weights, which tell whose release is which"
 
     most_examples: int = needed(Whole(1))
 

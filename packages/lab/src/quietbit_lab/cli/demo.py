@@ -228,7 +228,4 @@ def _training_table(facts: list[dict[str, Any]]) -> None:
     for sentence in dict.fromkeys(line["guarantee"] for line in facts if line["guarantee"]):
         named = [line["label"] for line in facts if line["guarantee"] == sentence]
         print(f"{', '.join(named)}: {sentence}")
-    for line in facts:
-        if line["second"]:
-            print(f"{line['label']}: {line['second']}")
     print(CLOSING)

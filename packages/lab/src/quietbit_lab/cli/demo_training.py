@@ -135,12 +135,6 @@ def _jobs(first: int) -> list[Job]:
     jobs = []
     task = TaskSpec("digits").to_json()
     for line in LINES:
-        # A secret order of clients gives releases to the server a second guarantee; a sum shows no
-        # order at all.
-        if line.trust == "local" and line.mechanism != PUBLIC:
-            order = "secret-order"
-        else:
-            order = "each-once"
         for target in EPSILONS if line.mechanism != PUBLIC else (None,):
             for seed in range(line.seeds or SEEDS):
                 plan = Plan(
@@ -150,7 +144,6 @@ def _jobs(first: int) -> list[Job]:
                     epsilon=target,
                     delta=DELTA,
                     cohort=line.cohort,
-                    participation=order,
                     trust=Trust(line.trust),
                     seed=first + seed,
                 )
@@ -164,15 +157,6 @@ def _records(trained: list[dict[str, Any]], line: Line) -> list[dict[str, Any]]:
     """Return the runs of a line at the last epsilon, or without privacy."""
     records = [result["record"] for result in trained if result["label"] == line.label]
     return [record for record in records if record["settings"]["epsilon"] in (TARGET, None)]
-
-
-def _second(runs: list[dict[str, Any]]) -> str | None:
-    """Return the guarantee against those who see only the models, where it is the stronger."""
-    pairs = [pair for record in runs if (pair := record.get("observers") or {}).get("result")]
-    worst = max(pairs, key=lambda pair: pair["result"]["epsilon_upper"], default=None)
-    if worst is None or worst["result"]["epsilon_upper"] > 0.99 * TARGET:
-        return None
-    return str(worst["sentence"])
 
 
 def headline(trained: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -197,7 +181,6 @@ def headline(trained: list[dict[str, Any]]) -> list[dict[str, Any]]:
                 "seeds": len(runs),
                 "epsilon_upper": worst["epsilon_upper"] if worst else None,
                 "guarantee": worst["sentence"] if worst else None,
-                "second": _second(runs),
                 "bytes_per_client_and_round": runs[0]["bytes_per_client"],
                 "releases": line.epochs,
                 "bytes_per_client": line.epochs * runs[0]["bytes_per_client"],

@@ -101,10 +101,10 @@ OF_PLAN = (
     option(
         "participation",
         str,
-        "Each client once per epoch, drawn afresh every round, once per epoch in a secret order, "
+        "Each client once per epoch, drawn afresh every round, "
         "each by itself in secret (trust central), or client r with a frequency of 1/r.",
         "each-once",
-        "each-once|sampled|secret-order|poisson|zipf",
+        "each-once|sampled|poisson|zipf",
     ),
     option(
         "rng",
@@ -322,7 +322,6 @@ def _rows(run: Run, draws: str, protects: str, out: Path | None) -> list[Row]:
             guarantee.sentence() if guarantee else "none: the run was not private",
         ),
         *_expected(run),
-        *_second(run),
         Row(
             "bytes",
             "uplink per client",
@@ -392,11 +391,3 @@ def _expected(run: Run) -> list[Row]:
         text = f"{gain:.4g}: a step is this times as long as its size says"
         rows.append(Row("gain", "gain of the decoder", gain, text))
     return rows
-
-
-def _second(run: Run) -> list[Row]:
-    """Return the row of the guarantee against those who see only the models, if there is one."""
-    pair = run.observers
-    if pair is not None:
-        return [Row("observers", "beside it", "", pair.second())]
-    return []

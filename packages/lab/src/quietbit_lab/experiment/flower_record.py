@@ -121,7 +121,6 @@ def _record(saved: Mapping[str, Any]) -> dict[str, Any]:
         "dimension": int(saved["dimension"]),
         "points": points,
         "guarantee": saved["guarantee"],
-        "observers": _observers(saved.get("observers") or {}),
         "mode": settings.mode,
         "server": None if settings.masks is None else settings.masks.server,
         "nodes": len(saved.get("nodes") or ()),
@@ -150,14 +149,6 @@ def _scores(saved: Mapping[str, Any]) -> list[Mapping[str, Any]]:
         }
         for number, estimate in sorted(estimates.items())
     ]
-
-
-def _observers(saved: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Return the guarantee against those who see the result alone, or None where there is none."""
-    epsilon = saved.get("result_epsilon_upper")
-    if epsilon is None:
-        return None
-    return {"result": {"epsilon_upper": epsilon}, "sentence": saved["sentence"]}
 
 
 def _interval(estimate: Mapping[str, Any]) -> dict[str, Any]:

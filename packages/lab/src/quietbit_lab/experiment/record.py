@@ -28,7 +28,7 @@ from quietbit.errors import InvalidParameter, QuietbitError, check_known, requir
 from quietbit.local.loop import Point, Run
 from quietbit.local.problem import Training
 from quietbit.mechanism.registry import describe
-from quietbit.privacy.guarantee import Guarantee, GuaranteePair
+from quietbit.privacy.guarantee import Guarantee
 from quietbit.run.plan import Plan
 
 __all__ = [
@@ -270,7 +270,6 @@ def run_record(
         **({"clips": run.clips} if run.clips else {}),
         "guarantee": _guarantee(run.guarantee),
         "expectation": run.expected.sentence() if run.expected is not None else None,
-        "observers": _observers(run.observers),
         "bytes_per_client": run.bytes_per_client,
         "uplink_bytes": run.uplink_bytes,
         "downlink_bytes": run.downlink_bytes,
@@ -392,14 +391,6 @@ def _guarantee(guarantee: Guarantee | None) -> dict[str, Any] | None:
         **words,
         "sentence": guarantee.sentence(),
     }
-
-
-def _observers(pair: GuaranteePair | None) -> dict[str, Any] | None:
-    """Return the guarantee against those who see only the models."""
-    if pair is None:
-        return None
-    facts = {name: getattr(pair, name) for name in ("crowd", "shuffles", "secret_order")}
-    return {"result": _guarantee(pair.result), **facts, "sentence": pair.second()}
 
 
 def _finite(value: float) -> float | None:

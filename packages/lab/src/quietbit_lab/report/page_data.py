@@ -3,7 +3,7 @@
 Idea     runs that differ by seed alone become one row with a mean and a deviation, and what all
          rows of a comparison share is said once. Three thousand trainings stay below a megabyte.
 Symbols  a row is [label, setting, rounds, epsilon, accuracy, deviation, seeds, bytes per client,
-         bytes in all, chosen, mechanism, state, second]; the page's script knows the same order by
+         bytes in all, chosen, mechanism, state]; the page's script knows the same order by
          `COLUMNS`.
 """
 
@@ -35,7 +35,7 @@ __all__ = ["COLUMNS", "page_data"]
 
 COLUMNS = (
     *("label", "setting", "rounds", "epsilon", "accuracy", "deviation", "seeds"),
-    *("bytes", "uplink", "chosen", "mechanism", "state", "second"),
+    *("bytes", "uplink", "chosen", "mechanism", "state"),
 )
 UNSCORED = "not scored: neither the server's evaluate_fn nor quietbit.evaluate gave an accuracy"
 # How a row may be chosen; 0: it is only a point of a curve.
@@ -127,32 +127,23 @@ class _Table:
         first: dict[
             str, PlacedRun
         ] = {}  # one run for each label and settings, for what is equal over seeds
-        second: dict[
-            str, tuple[float, str]
-        ] = {}  # what holds against those who see the models alone, over all seeds
         plain = []
         for run in self.comparison.runs:
             if run.ended:
                 plain.append(run.plain())
                 key = setting_key(run.label, plain[-1]["record"]["settings"])
                 first.setdefault(key, run)
-                second[key] = max(second.get(key, (-1.0, "")), _second(run.record))
         points = summarise(plain)
         runs = [first[setting_key(point.label, point.settings)] for point in points]
         worth = [point for point, run in zip(points, runs, strict=True) if run.judged(point.rounds)]
         rank = {id(point): JUDGED for point in worth}
         rank |= {id(point): UNBEATEN for line in frontier(worth).values() for point in line}
         return [
-            self._row(
-                point,
-                run,
-                rank.get(id(point), 0),
-                second[setting_key(point.label, point.settings)][1],
-            )
+            self._row(point, run, rank.get(id(point), 0))
             for point, run in zip(points, runs, strict=True)
         ]
 
-    def _row(self, point: Summary, run: PlacedRun, chosen: int, second: str) -> list[Any]:
+    def _row(self, point: Summary, run: PlacedRun, chosen: int) -> list[Any]:
         record = run.record
         # Under central trust noise is added by the server: what leaves a client is the plain
         # update.
@@ -175,7 +166,6 @@ class _Table:
             chosen,
             self.pictures.place(record) if drawn else -1,
             "",
-            second if chosen and point.rounds == record.get("rounds") else "",
         ]
 
     def _broken(self, run: PlacedRun) -> list[Any]:
@@ -201,7 +191,6 @@ class _Table:
             UNSCORED
             if run.unscored
             else f"{record['status']}: {record.get('reason') or 'no reason was kept'}",
-            "",
         ]
 
     def _place(self, settings: Mapping[str, Any]) -> int:
@@ -216,14 +205,6 @@ class _Table:
             self._places[key] = len(self.settings)
             self.settings.append(shown)
         return self._places[key]
-
-
-def _second(record: Mapping[str, Any]) -> tuple[float, str]:
-    """Return the epsilon and sentence of a run's second guarantee; (-1, "") if it has none."""
-    result = (record.get("observers") or {}).get("result")
-    if result:
-        return (result["epsilon_upper"], record["observers"]["sentence"])
-    return (-1.0, "")
 
 
 def _split(settings: list[dict[str, Any]]) -> tuple[dict[str, Any], list[dict[str, Any]]]:

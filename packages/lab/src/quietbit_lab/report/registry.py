@@ -212,9 +212,6 @@ def _privacy_loss(record: Mapping[str, Any], guarantee: Mapping[str, Any]) -> En
     honest = guarantee.get("min_honest_clients")
     if honest:
         details.append(f"It counts on {honest:,} honest clients in every sum.")
-    observers = record.get("observers") or {}
-    if observers.get("result"):
-        details.append(str(observers["sentence"]))
     return {
         "privacy_unit": UNIT_NAMES[unit],
         "privacy_unit_details": _paragraphs(

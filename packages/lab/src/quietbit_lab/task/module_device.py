@@ -31,16 +31,15 @@ Tensor: TypeAlias = Any
 
 
 def fits_networks(setting: Setting) -> bool:
-    """Return whether a setting is at sample level, local, one step, L2, in a public order."""
+    """Return whether a setting is at sample level, local, one step, L2."""
     plan = setting.plan
     plain = plan.trust is Trust.LOCAL and plan.mechanism.keep is None and plan.scouts is None
-    public = plan.participation != "secret-order"
     sample = (
         plan.unit is Unit.SAMPLE
         and plan.mechanism.norm is Norm.L2
         and setting.training.local_steps == 1
     )
-    return plain and public and sample
+    return plain and sample
 
 
 @final

@@ -83,7 +83,6 @@ function drawRow(row) {
     if (opened) { line.nextElementSibling.remove(); return; }
     const settings = settingsOf(one, row).concat(Object.entries(one.common).map(([name, value]) => `${name} ${value}`));
     const said = [make("p", {}, make("strong", {}, "Guarantee: "), guaranteeWords(one, row)), make("p", {}, make("strong", {}, "Settings: "), settings.join(" · ") + ".")];
-    if (row.second) said.push(make("p", {}, make("strong", {}, "Everybody but the server: "), row.second));
     const picture = page.data.mechanisms[row.mechanism];
     if (picture) said.push(make("p", {}, make("strong", {}, "Mechanism: "), picture.words));
     if (row.state) said.push(make("p", {}, make("strong", {}, "How it ended: "), row.state));

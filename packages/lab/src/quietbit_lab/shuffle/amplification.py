@@ -26,12 +26,12 @@ from attrs import field, frozen
 
 from quietbit._search import bisect
 from quietbit.errors import check_int, check_real, require
-from quietbit.privacy.blanket import MOST_CROWD, Blanket, BlanketPair
 from quietbit.privacy.cost import Cost
 from quietbit.privacy.loss import LossDistribution
 from quietbit.privacy.release import Formula, LossPair, Pair, Pure, Single
 from quietbit.privacy.rounding import UNIT
 from quietbit.target import Adjacency
+from quietbit_lab.shuffle.blanket import MOST_CROWD, Blanket, BlanketPair
 
 __all__ = ["Shuffle", "clones", "shuffled_cost", "through_zero"]
 

@@ -8,10 +8,16 @@ import pytest
 from scipy.stats import binom
 
 from quietbit.privacy.account import Account
-from quietbit.privacy.blanket import MOST_CROWD, Blanket
 from quietbit.privacy.cost import Cost
-from quietbit.privacy.shuffle import MOST_EPSILON, Shuffle, clones, shuffled_cost, through_zero
 from quietbit.target import Adjacency, Target, Trust, Unit
+from quietbit_lab.shuffle.amplification import (
+    MOST_EPSILON,
+    Shuffle,
+    clones,
+    shuffled_cost,
+    through_zero,
+)
+from quietbit_lab.shuffle.blanket import MOST_CROWD, Blanket
 from refusals import refuses
 
 REPLACE, ZERO = Adjacency.REPLACE_ONE, Adjacency.ZERO_OUT
