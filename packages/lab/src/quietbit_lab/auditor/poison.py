@@ -6,7 +6,7 @@ Idea     an attacker is not bound to the clip: it sends any payload that the ser
          the attacker's direction. Where k of p rows of a public rotation are kept, the attacker
          picks a direction among them, along which everything is sqrt(p/k) longer.
 Symbols  b: work; m: gain of the profile, z/m is decoded; k: kept of p.
-Source   docs/explanation/threat-model.md.
+Source   packages/lab/docs/profiles.md; docs/explanation/threat-model.md, "Poisoned clients".
 """
 
 from __future__ import annotations
