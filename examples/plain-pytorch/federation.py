@@ -33,7 +33,7 @@ from quietbit import (
     calibrate_sum,
     compare,
     group_norm,
-    masked_sum,
+    simulate_secure_sum,
 )
 from quietbit.arrays import Structure, restore
 from quietbit.wire.payload import Payload
@@ -124,7 +124,9 @@ def main(rounds: int, seed: int) -> float:
             codes[client + 1] = Payload.from_bytes(uplink.send(update)).codes()
         plan = SumPlan(CLIENTS, 67, ball.dimension, f"round {number + 1}".encode())
         size = plan.payload_size
-        total = masked_sum(plan, codes)  # plays all parties; SumClient and SumServer are the halves
+        total = simulate_secure_sum(
+            plan, codes
+        )  # plays all parties; SumClient and SumServer are the halves
         flat = calibrated.mechanism.mean_from_sum(total.total, len(total.clients))
         mean = restore(structure, partial(part, flat))
         model.load_state_dict(

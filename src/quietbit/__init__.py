@@ -10,7 +10,10 @@ from typing import Any
 
 from quietbit._lazy import attach
 
-RENAMED = {"Directory": "MemberList"}
+RENAMED = {
+    "Directory": "MemberList",
+    "masked_sum": "simulate_secure_sum",
+}
 _find, __dir__, __all__ = attach(__name__, __file__, renamed=RENAMED)
 
 

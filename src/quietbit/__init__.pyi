@@ -32,7 +32,7 @@ from quietbit.secagg.identity import Identity as Identity
 from quietbit.secagg.identity import MemberList as MemberList
 from quietbit.secagg.plan import ProtocolError as ProtocolError
 from quietbit.secagg.plan import SumPlan as SumPlan
-from quietbit.secagg.server import masked_sum as masked_sum
+from quietbit.secagg.server import simulate_secure_sum as simulate_secure_sum
 from quietbit.target import Adjacency as Adjacency
 from quietbit.target import Target as Target
 from quietbit.target import Trust as Trust

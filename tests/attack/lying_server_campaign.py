@@ -28,7 +28,7 @@ from attack.lie_search import QUIET, TRUE, Search
 from attack.test_lying_server import recovered, split, told
 from quietbit.errors import QuietbitError
 from quietbit.secagg.plan import ProtocolError
-from quietbit.secagg.server import masked_sum
+from quietbit.secagg.server import simulate_secure_sum
 from unit.secagg.kit import Room, codes_for, identity, plan_of
 
 STEPS = ("sharing", "masking", "confirming", "unmasking")
@@ -48,7 +48,7 @@ def dropouts() -> None:
             }
             early = [*gone["gone_before_sharing"], *gone["gone_before_masking"]]
             try:
-                found = masked_sum(plan, codes, identities=people, **gone)
+                found = simulate_secure_sum(plan, codes, identities=people, **gone)
             except ProtocolError:
                 closed += 1
                 if lost <= 3:

@@ -19,7 +19,7 @@ from quietbit.node.refusal import NotAllowed
 from quietbit.secagg import keys
 from quietbit.secagg.client import SumClient, masking_key, pair_mask_key, self_mask_key
 from quietbit.secagg.plan import ProtocolError, SumPlan
-from quietbit.secagg.server import SumServer, masked_sum
+from quietbit.secagg.server import SumServer, simulate_secure_sum
 from unit.node.makers import write_policy
 from unit.secagg.kit import Room, codes_for, identity, plan_of
 
@@ -57,7 +57,7 @@ def test_without_the_mechanism_in_the_plan_the_victim_is_read():
     codes = {i: np.zeros(plan.dimension, dtype=np.uint32) for i in range(1, 21)}
     codes[VICTIM] = codes_for(plan)[VICTIM]
     people = {i: identity(i) for i in codes}
-    assert (masked_sum(plan, codes, identities=people).total == codes[VICTIM]).all()
+    assert (simulate_secure_sum(plan, codes, identities=people).total == codes[VICTIM]).all()
 
 
 def test_a_roster_of_other_clients_is_another_round():

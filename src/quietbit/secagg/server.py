@@ -54,7 +54,7 @@ from quietbit.secagg.plan import (
     check_enough,
 )
 
-__all__ = ["MaskedSum", "SumServer", "masked_sum"]
+__all__ = ["MaskedSum", "SumServer", "simulate_secure_sum"]
 
 
 @final
@@ -281,7 +281,7 @@ class SumServer:
         check_enough(count, self._plan.threshold, f"clients {what}", self._named())
 
 
-def masked_sum(
+def simulate_secure_sum(
     plan: SumPlan,
     codes: Mapping[int, keys.Mask],
     *,

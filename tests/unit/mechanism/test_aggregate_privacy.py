@@ -11,7 +11,7 @@ from quietbit.kernel.rng import seeded_rng
 from quietbit.mechanism.ball import Ball, Norm
 from quietbit.mechanism.interpolated import InterpolatedMVU
 from quietbit.secagg.plan import SumPlan
-from quietbit.secagg.server import masked_sum
+from quietbit.secagg.server import simulate_secure_sum
 from quietbit.target import Adjacency
 
 DESIGN = solve(DesignSpec(2, 1, 0.5), cache=False)
@@ -39,7 +39,7 @@ def test_codes_through_masks_give_the_mean_of_the_decoded_codes() -> None:
     mechanism = InterpolatedMVU(DESIGN, Ball(Norm.L2, 1.0, 9), 2.0, True, "unbiased-at-zero")
     rng = seeded_rng(4)
     codes = {i: encode(mechanism, np.full(9, 0.1 * i / 3), rng) for i in range(1, 6)}
-    found = masked_sum(SumPlan(5, 3, 9, b"mean"), codes, gone_before_masking=[2])
+    found = simulate_secure_sum(SumPlan(5, 3, 9, b"mean"), codes, gone_before_masking=[2])
     count = len(found.clients)
     zero, one = mechanism.values
     mean = zero + (one - zero) * found.total / count

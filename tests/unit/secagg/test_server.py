@@ -14,7 +14,7 @@ from quietbit.secagg.client import SumClient
 from quietbit.secagg.codec import Unmasking
 from quietbit.secagg.keys import SHARE_SIZE
 from quietbit.secagg.plan import ProtocolError
-from quietbit.secagg.server import SumServer, masked_sum
+from quietbit.secagg.server import SumServer, simulate_secure_sum
 from refusals import refuses
 from unit.secagg.kit import DIMENSION, Room, codes_for, identity, plan_of
 
@@ -42,13 +42,13 @@ def test_exact_for_every_dropout_pattern_or_closed(
         }
         sent = [i + 1 for i, stage in enumerate(pattern) if stage >= 2]
         if sum(stage == len(names) for stage in pattern) >= threshold:
-            found = masked_sum(plan, codes, identities=people, **gone)
+            found = simulate_secure_sum(plan, codes, identities=people, **gone)
             assert found.clients == tuple(sent)
             assert (found.total == sum(codes[i] for i in sent)).all()
             done += 1
         else:
             with pytest.raises(ProtocolError, match="threshold"):
-                masked_sum(plan, codes, identities=people, **gone)
+                simulate_secure_sum(plan, codes, identities=people, **gone)
             closed += 1
     print(f"dropout patterns, n = {clients}, t = {threshold}: {done} exact, {closed} closed")
     assert done > 0
@@ -58,8 +58,10 @@ def test_exact_for_every_dropout_pattern_or_closed(
 def test_twelve_clients_all_ones_fill_the_modulus() -> None:
     plan = plan_of(15, 9, active=False, dimension=40)  # the sum 15 is the largest of 4 bits
     codes = {i: np.ones(40, dtype=np.uint32) for i in range(1, 16)}
-    assert (masked_sum(plan, codes).total == 15).all()
-    found = masked_sum(plan, codes, gone_before_masking=[1, 7, 15], gone_before_unmasking=[2, 3, 9])
+    assert (simulate_secure_sum(plan, codes).total == 15).all()
+    found = simulate_secure_sum(
+        plan, codes, gone_before_masking=[1, 7, 15], gone_before_unmasking=[2, 3, 9]
+    )
     assert (found.total == 12).all()
 
 
@@ -67,10 +69,10 @@ def test_codes_of_two_bits_are_summed_exactly() -> None:
     plan = plan_of(5, 3, active=False, largest_code=3)  # sums up to 15: 4 bits
     codes = codes_for(plan)
     codes[1][:] = codes[2][:] = 3
-    found = masked_sum(plan, codes, gone_before_masking=[4], gone_before_unmasking=[1])
+    found = simulate_secure_sum(plan, codes, gone_before_masking=[4], gone_before_unmasking=[1])
     assert (found.total == sum(codes[i] for i in (1, 2, 3, 5))).all()
     with refuses("codes"):
-        masked_sum(plan, {**codes, 3: codes[3] + 4})
+        simulate_secure_sum(plan, {**codes, 3: codes[3] + 4})
 
 
 @pytest.mark.parametrize("active", [False, True])
