@@ -106,7 +106,7 @@ def node(releases: int, seconds: float, apps: int, seed: int, out: Any) -> None:
     rng, found = np.random.default_rng(seed), []
     with tempfile.TemporaryDirectory() as folder:
         limits = {"epsilon": 1e6, "releases": 10**6, "releases_per_day": 10**6}
-        path = makers.write_policy(Path(folder), answer_seconds=seconds, **limits)
+        path = makers.write_policy(Path(folder), response_seconds=seconds, **limits)
         config = kit.CONFIG | {"quietbit.epsilon": 1e6}
         (Path(folder) / "first").mkdir()
         first = makers.write_policy(
@@ -159,7 +159,7 @@ def measure(releases: int, seconds: float, apps: int, beside: int) -> dict[str, 
     said: dict[str, Any] = {
         "releases": len(found),
         "kinds": apps,
-        "answer_seconds": seconds,
+        "response_seconds": seconds,
         "programs_beside": beside,
     }
     for name, column in (("moment", 1), ("after_moment", 2)):

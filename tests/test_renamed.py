@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from quietbit.cli import main
 from quietbit.errors import InvalidParameter
 from quietbit.node import Policy, policy
 from quietbit.node.policy import PolicyError
@@ -65,3 +66,21 @@ def test_a_key_of_a_policy(old: str, tmp_path: Path) -> None:
     assert old not in policy.KEYS.values()
     new = now(policy.RENAMED[old])
     assert not new or new in policy.KEYS.values()
+    with pytest.raises(InvalidParameter) as refusal:
+        policy.init(
+            tmp_path / "other.toml",
+            epsilon=8.0,
+            adjacency="zero-out",
+            largest_clip=1.0,
+            releases=1,
+            releases_per_day=1,
+            **{old.replace("-", "_"): 1},
+        )
+    assert refusal.value.remedy == policy.RENAMED[old]
+
+
+@pytest.mark.parametrize("old", main.RENAMED)
+def test_an_option(old: str, capsys: pytest.CaptureFixture[str]) -> None:
+    command = {"--answer-seconds": ["node", "init", "policy.toml"]}[old]
+    assert main.main([*command, old, "1"]) == main.BAD_INPUT
+    assert capsys.readouterr().err == f"{old} is {main.RENAMED[old]}.\n"

@@ -101,7 +101,7 @@ def campaign(folder: Path, kills: int, seed: int) -> dict[str, int]:
         releases_per_day=10**6,
         data_set="ward 7",
         mechanisms=("gaussian",),
-        answer_seconds=0.0,
+        response_seconds=0.0,
     )
     rng, done = (
         np.random.default_rng(seed),

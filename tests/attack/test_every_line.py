@@ -64,7 +64,7 @@ def answered(
     """
     home = folder / str(next(NUMBERS))
     home.mkdir()
-    path = write_policy(home, epsilon=1e6, answer_seconds=SECONDS, metrics=("train_loss",))
+    path = write_policy(home, epsilon=1e6, response_seconds=SECONDS, metrics=("train_loss",))
     place = context(11, config=CONFIG, quietbit_policy=path)
     asked = request()
     private = PrivateClientApp()

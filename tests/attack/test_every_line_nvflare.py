@@ -55,7 +55,7 @@ def answered(
     """Do the first task of a new site under a tracer: the result, or what was raised."""
     home = folder / str(next(NUMBERS))
     home.mkdir()
-    rules = {"epsilon": 1e6, "answer_seconds": SECONDS, "metrics": ("loss",)}
+    rules = {"epsilon": 1e6, "response_seconds": SECONDS, "metrics": ("loss",)}
     properties = {"quietbit.policy": write_policy(home, **rules)}
     site = Site(app, simulated=False, properties=properties)
     asked = Server(CONFIG).asks()

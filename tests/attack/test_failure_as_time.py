@@ -61,7 +61,7 @@ def test_an_answer_leaves_at_its_moment_whatever_the_app_does(tmp_path, kind):
     """The stamp is a multiple of the grain, at most one grain after the answer time; the reply
     leaves then.
     """
-    path = write_policy(tmp_path, epsilon=1e4, answer_seconds=0.9, metrics=("train_loss",))
+    path = write_policy(tmp_path, epsilon=1e4, response_seconds=0.9, metrics=("train_loss",))
     place = context(11, config=CONFIG | {"quietbit.epsilon": 1e3}, quietbit_policy=path)
     seen = {}
     for number, (name, call) in enumerate(APPS.items(), 1):
@@ -80,10 +80,10 @@ def test_an_answer_leaves_at_its_moment_whatever_the_app_does(tmp_path, kind):
 
 
 def test_an_app_that_is_late_releases_zero(tmp_path):
-    path = write_policy(tmp_path, epsilon=1e4, answer_seconds=0.5, seed=7)
+    path = write_policy(tmp_path, epsilon=1e4, response_seconds=0.5, seed=7)
     late = gated()(request(), context(11, quietbit_policy=path), slowly(2.0))
     (tmp_path / "again").mkdir()
-    path = write_policy(tmp_path / "again", epsilon=1e4, answer_seconds=0.5, seed=7)
+    path = write_policy(tmp_path / "again", epsilon=1e4, response_seconds=0.5, seed=7)
     zero = gated()(request(), context(11, quietbit_policy=path), app(np.zeros(DIMENSION)))
     assert late.content == zero.content
 
@@ -103,7 +103,7 @@ def test_an_app_ends_early_enough_to_have_its_steps_taken_for_it(numbers, found)
 
 def test_a_request_for_local_steps_reserves_the_time_that_their_noise_takes(tmp_path):
     step = PoissonBatch(Gaussian(Ball("l2", 1.0, DIMENSION), 0.02), 10, 0.5)
-    rules = {"unit": "sample", "data_set": "ward 7", "answer_seconds": 40.0}
+    rules = {"unit": "sample", "data_set": "ward 7", "response_seconds": 40.0}
     held = keeper(tmp_path, epsilon=1e9, **rules)
     plan = Plan.from_run_config(CONFIG)
     left = []

@@ -61,7 +61,7 @@ def test_a_task_ends_at_its_moment_whatever_happened_in_it(quiet, tmp_path, name
     """The first message after a task (`task_check`) leaves at a multiple of the grain, a fixed
     time after it began.
     """
-    rules = {"epsilon": 1e4, "answer_seconds": SECONDS, "metrics": ("loss",), "evaluate": 100.0}
+    rules = {"epsilon": 1e4, "response_seconds": SECONDS, "metrics": ("loss",), "evaluate": 100.0}
     properties = {"quietbit.policy": write_policy(tmp_path, **rules)}
     config, replies = (
         {**CONFIG, "quietbit.releases": len(APPS), "quietbit.evaluate.epsilon": 0.2},
@@ -108,7 +108,7 @@ def test_an_abandoned_app_has_no_way_into_the_answer(quiet, tmp_path):
             time.sleep(0.005)
         done.append(True)
 
-    properties = {"quietbit.policy": write_policy(tmp_path, epsilon=1e4, answer_seconds=0.5)}
+    properties = {"quietbit.policy": write_policy(tmp_path, epsilon=1e4, response_seconds=0.5)}
     site = Site(lingers, simulated=False, properties=properties)
     reply = site.does(Server().asks())
     assert not done

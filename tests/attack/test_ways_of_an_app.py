@@ -355,7 +355,7 @@ def test_one_release_leaves_at_its_moment_whatever_the_app_does(tmp_path, call):
     """In the main thread, where signals are delivered; handlers are installed as an app's import
     would.
     """
-    path = write_policy(tmp_path, epsilon=1e6, answer_seconds=SECONDS, metrics=("train_loss",))
+    path = write_policy(tmp_path, epsilon=1e6, response_seconds=SECONDS, metrics=("train_loss",))
     place = context(11, config=CONFIG, quietbit_policy=path)
     for number in (signal.SIGALRM, signal.SIGTERM):
         signal.signal(number, tells)
@@ -398,7 +398,7 @@ warnings.simplefilter("ignore")
 from attack.test_ways_of_an_app import *
 
 for call in (low_recursion, low_recursion_for_long):
-    policy = write_policy(Path(tempfile.mkdtemp()), epsilon=1e6, answer_seconds=SECONDS)
+    policy = write_policy(Path(tempfile.mkdtemp()), epsilon=1e6, response_seconds=SECONDS)
     place = context(11, config=CONFIG, quietbit_policy=policy)
     begun = time.time()
     reply = gated()(request(), place, call)

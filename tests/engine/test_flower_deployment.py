@@ -188,7 +188,7 @@ def policy(folder: Path, partition: int) -> dict[str, str]:
             "releases_per_day": 100,
             "ledger": str(home / "ledger"),
             "counter": str(home / "counter"),
-            "answer_seconds": 0.0,
+            "response_seconds": 0.0,
         }
         found = Policy(**given)
         FileLedger.create(found.ledger, found.counter)

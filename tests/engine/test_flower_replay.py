@@ -47,7 +47,7 @@ def start(network: Network, partition: int) -> None:
             releases=50,
             releases_per_day=50,
             mechanisms=("vmvu",),
-            answer_seconds=0.0,
+            response_seconds=0.0,
             models=str(home / "models"),
         )
     config = {"partition-id": partition, "behaviour": "honest", "disk": str(home)}

@@ -33,7 +33,7 @@ SECONDS = 2.0
 def test_a_handler_that_raises_in_the_engines_thread_tells_the_server_nothing(tmp_path):
     home, output = tmp_path / "node", tmp_path / "run"
     home.mkdir()
-    rules = {"epsilon": 1e6, "adjacency": "zero-out", "answer_seconds": SECONDS}
+    rules = {"epsilon": 1e6, "adjacency": "zero-out", "response_seconds": SECONDS}
     own = {
         "quietbit.policy": write_policy(home, **rules),
         "behaviour": "alarm",

@@ -29,6 +29,8 @@ OPTIONS = {
     "radius": "clip",
     "rate": "sampling_rate",
 }
+# Options of earlier versions, and what became of them.
+RENAMED = {"--answer-seconds": "now --response-seconds"}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -107,6 +109,9 @@ def _close_output() -> None:
 def _refuse_usage(error: Any, words: list[str]) -> int:
     """Print what is wrong with the words, and where the help is; nothing if it was printed."""
     message = " ".join(error.format_message().split()).rstrip(".")
+    option = getattr(error, "option_name", None)
+    if option in RENAMED:
+        return _refuse(f"{option} is {RENAMED[option]}", BAD_INPUT)
     missing = _missing_options(error, words)
     if len(missing) > 1:
         message = f"Missing options {', '.join(missing[:-1])} and {missing[-1]}"

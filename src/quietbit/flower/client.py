@@ -314,7 +314,7 @@ class _Exchange:
             gate = self._gate()
             gate.forget(self.context.run_id)
             names = gate.metrics
-            seconds = gate.answer_seconds
+            seconds = gate.response_seconds
         except Exception as error:  # a node without a policy answers with the same constant
             log(ERROR, "quietbit: this node's gate cannot be asked", exc_info=error)
         # Where nothing of the app's answer could leave, the app is not asked: its time tells

@@ -2,11 +2,11 @@
 
 Idea     how long an app takes, and whether it fails, depends on its data. So the moment of an
          answer is computed when its request is accepted, from the clock and the owner's policy
-         alone: `answer-seconds` later, at a multiple of `GRAIN` of the clock. The app runs in a
+         alone: `response-seconds` later, at a multiple of `GRAIN` of the clock. The app runs in a
          thread of its own. If it fails or is not done in time, the answer is that of the zero
          update, at the same moment (`node.guard`); stamps that travel with an answer say that
          moment.
-Symbols  T: `answer-seconds`. The app has T less the time reserved for clipping, randomising and
+Symbols  T: `response-seconds`. The app has T less the time reserved for clipping, randomising and
          packing: a quarter of T, at most `RESERVED` seconds; and less what drawing the noise of
          local steps takes, all of which an app may leave out, at `NUMBERS` per second. A quarter of
          T is always the app's; a request whose noise needs more than is left is refused.
@@ -61,16 +61,16 @@ class AnswerTime:
     @staticmethod
     def check(seconds: float, numbers: int = 0) -> float:
         """Return the seconds reserved after the app; refuse noise that leaves the app no time."""
-        answer_seconds = _in_grains(seconds)
-        reserved = min(answer_seconds / 4, RESERVED) + numbers / NUMBERS
-        most = answer_seconds * 3 / 4
-        if answer_seconds:
+        response_seconds = _in_grains(seconds)
+        reserved = min(response_seconds / 4, RESERVED) + numbers / NUMBERS
+        most = response_seconds * 3 / 4
+        if response_seconds:
             require(
                 reserved <= most,
                 "seconds to draw the noise of local steps",
                 reserved,
-                f"at most {most:g}, three quarters of the node's answer-seconds",
-                "ask for fewer local steps, or have the node's owner raise answer-seconds",
+                f"at most {most:g}, three quarters of the node's response-seconds",
+                "ask for fewer local steps, or have the node's owner raise response-seconds",
             )
         return reserved
 
@@ -113,8 +113,8 @@ class AnswerTime:
         if thread.is_alive():
             sys.setswitchinterval(min(SWITCH, sys.getswitchinterval()))
             LOGGER.error(
-                "quietbit: the app is not done after %.1f s, and zero is released: answer-seconds "
-                "of the policy is %g.",
+                "quietbit: the app is not done after %.1f s, and zero is released: "
+                "response-seconds of the policy is %g.",
                 taken,
                 self._seconds,
             )

@@ -63,9 +63,9 @@ class LocalGate:
         return self.rules.families
 
     @property
-    def answer_seconds(self) -> float:
+    def response_seconds(self) -> float:
         """Seconds from accepting a request to its answer."""
-        return self.rules.answer_seconds
+        return self.rules.response_seconds
 
     def check(self, request: Request) -> None:
         """Refuse a run and a dimension that the policy does not allow, before models are stored."""

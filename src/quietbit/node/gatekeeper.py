@@ -69,7 +69,7 @@ PIECE = 2**24  # bytes of gradients in one message
 MOST_BYTES = 2**40  # of an answer: the app trusts the gatekeeper
 CONNECTIONS = 64
 ASK = 10.0  # seconds from a connection to a complete request
-PATIENCE = 86400.0  # seconds that an app may train where the policy has no answer-seconds
+PATIENCE = 86400.0  # seconds that an app may train where the policy has no response-seconds
 WAIT = 600.0  # seconds that an app waits for an answer
 BATCH = "QUIETBIT_BATCH"  # the variable that names a `BatchSocket` to child processes
 
@@ -208,7 +208,7 @@ class Gatekeeper:
                 models = str(Path(gate.rules.models).expanduser())
             rules = {
                 "metrics": list(gate.metrics),
-                "answer-seconds": gate.answer_seconds,
+                "response-seconds": gate.response_seconds,
                 "models": models,
                 "families": gate.families,
             }
@@ -229,7 +229,7 @@ class Gatekeeper:
         self._server.keep(connection)  # from now on a lost connection may lose a release
         accepted = gate.accept(request)
         _send(connection, {"accepted": True})
-        seconds = gate.answer_seconds or PATIENCE
+        seconds = gate.response_seconds or PATIENCE
         data = _serve_batches(connection, accepted, request.dimension, seconds)
         update = None
         if len(data) == 8 * request.dimension:  # else the zero update is released
@@ -259,9 +259,9 @@ class RemoteGate:
         return tuple(str(name) for name in self._rules.get("metrics", ()))
 
     @property
-    def answer_seconds(self) -> float:
+    def response_seconds(self) -> float:
         """Seconds from accepting a request to its answer."""
-        return float(self._rules["answer-seconds"])
+        return float(self._rules["response-seconds"])
 
     @property
     def families(self) -> tuple[str, ...] | None:

@@ -146,7 +146,7 @@ class Outbox(Generic[Reply]):
             if self.closed:
                 log_quietly(
                     logging.WARNING,
-                    "an answer was not ready at its moment: raise answer-seconds of the policy",
+                    "an answer was not ready at its moment: raise response-seconds of the policy",
                 )
         except BaseException as error:
             log_quietly(logging.ERROR, "an answer failed, and the server is not told", error)

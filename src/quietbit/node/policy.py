@@ -60,7 +60,11 @@ LONG = re.compile(r"\w{200}")
 MOST_LETTERS = 600  # of an error's sentence, which may quote the file
 ALL_WITH_ALL = "gone: all clients of a sum exchange masks with all"
 # Keys of earlier versions, and what became of them.
-RENAMED = {"largest-exposure": ALL_WITH_ALL, "min-neighbours": ALL_WITH_ALL}
+RENAMED = {
+    "answer-seconds": "now response-seconds",
+    "largest-exposure": ALL_WITH_ALL,
+    "min-neighbours": ALL_WITH_ALL,
+}
 RETIRED = ("pricing-seconds",)  # keys of earlier versions, which are ignored
 # Families in `quietbit.mechanism.registry` that answer evaluations: seen by the server, or summed
 # behind masks.
@@ -244,7 +248,7 @@ class Policy:
     metrics: tuple[str, ...] = _rule(
         "metrics of evaluations that leave the node WITHOUT any privacy", _words, ()
     )
-    answer_seconds: float = _rule(
+    response_seconds: float = _rule(
         "seconds from a request to its answer, whatever the app does; 0: when it is ready",
         _floor,
         60.0,
@@ -450,7 +454,7 @@ class Simulation:
     caps: ClassVar[tuple[Target, ...]] = ()  # the run's cap is the only one
     evaluate: ClassVar[float] = 0.0  # nothing is set aside
     least_epsilon: ClassVar[float] = 0.0
-    answer_seconds: ClassVar[float] = 0.0
+    response_seconds: ClassVar[float] = 0.0
     data_set: ClassVar[str] = ""
     models: ClassVar[str | None] = None
     refusals_per_day: ClassVar[int | None] = None  # not limited
@@ -519,6 +523,7 @@ def init(
     if rules.get("min_honest_clients") is not None:
         rules = {"trust": (Trust.LOCAL, Trust.SECURE_AGGREGATION)} | rules
     for name in rules:
+        check_current(name.replace("_", "-"), RENAMED, name)
         check_known(name, KEYS, "rule of the policy")
     for name in mechanisms:
         check_known(name, (*families(), SCOUT), "mechanisms")

@@ -53,7 +53,7 @@ class Gate(Protocol):
         """Families of mechanisms that the policy allows; None allows all."""
 
     @property
-    def answer_seconds(self) -> float:
+    def response_seconds(self) -> float:
         """Seconds from accepting a request to its answer."""
 
     @property

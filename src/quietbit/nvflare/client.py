@@ -205,7 +205,7 @@ class PrivateUplink(Filter):  # type: ignore[misc]
             task.names = gate.metrics
             record = shareable.get(RECORD)
             if record is None and task.names:
-                task.moment = AnswerTime(gate.answer_seconds)
+                task.moment = AnswerTime(gate.response_seconds)
             else:
                 self._accept(task, gate, record, shareable, fl_ctx)
             task.runs = True

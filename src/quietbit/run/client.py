@@ -131,7 +131,7 @@ class OpenRequest:
         mechanism = self.arrival.proposed.mechanism
         left_to_draw = (steps_of(mechanism) - 1) * request.dimension
         names = gate.metrics
-        seconds = gate.answer_seconds
+        seconds = gate.response_seconds
         if left_to_draw:
             AnswerTime.check(seconds, left_to_draw)
         accepted = gate.accept(request)

@@ -196,7 +196,7 @@ def test_failing_cannot_be_told_from_an_update_of_zero(what, tmp_path):
     replies, held = [], []
     for folder, work in (("failing", FAILURES[what]), ("still", app(np.zeros(DIMENSION)))):
         (tmp_path / folder).mkdir()
-        own = owned(tmp_path / folder, answer_seconds=0.0)
+        own = owned(tmp_path / folder, response_seconds=0.0)
         replies.append(SIMULATED(request(3), context(11, partition=2, **own), work))
         held.append(books(tmp_path / folder).count)
     assert replies[0].content == replies[1].content

@@ -36,7 +36,7 @@ def policy(folder, **changes) -> Policy:
         "releases_per_day": 40,
         "ledger": str(folder / "ledger"),
         "counter": str(folder / "counter"),
-        "answer_seconds": 0.0,
+        "response_seconds": 0.0,
     }
     return Policy(**given | changes)
 
