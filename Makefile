@@ -33,7 +33,7 @@ $(READY): $(LIGHT)
 	@touch $@
 
 # The library is named by a digest of its sources, so this builds it after a change and does nothing otherwise.
-KERNEL = @$(BIN)/python -m quietbit.kernel.native >/dev/null
+KERNEL = @$(BIN)/python -m quietbit.kernel.c >/dev/null
 
 kernel: $(READY) ## build the C kernel, if its sources changed
 	$(KERNEL)

@@ -26,7 +26,7 @@ from typing import Any
 import numpy as np
 
 from quietbit import Plan, Trust, compare
-from quietbit.local import Problem, Training, simulate
+from quietbit.federation.simulate import Problem, Training, simulate
 from quietbit_lab.task.registry import TaskSpec, build_task
 from quietbit_lab.task.vectors import VectorMean
 

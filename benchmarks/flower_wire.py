@@ -30,9 +30,9 @@ from flwr.supercore.run import Run
 from flwr.supercore.task_identity import TaskIdentity
 
 from quietbit import Plan
+from quietbit.federation.simulate.problem import MAX_CLIP, LocalPlan
 from quietbit.flower import PrivateClientApp, PrivateStrategy
 from quietbit.flower.transport import wire_sizes
-from quietbit.local.problem import MAX_CLIP, LocalPlan
 from quietbit.mechanism.additive import Gaussian
 from quietbit.mechanism.ball import Ball, Norm
 from quietbit.mechanism.calibrate import calibrate

@@ -22,12 +22,12 @@ import torch
 from threadpoolctl import threadpool_limits
 
 from quietbit import Plan
+from quietbit.federation.simulate.clients import ClientSide
+from quietbit.federation.simulate.loop import play_round
+from quietbit.federation.simulate.problem import LocalPlan
 from quietbit.kernel.base import packed_size
 from quietbit.kernel.rng import secure_rng
 from quietbit.kernel.select import select
-from quietbit.local.clients import ClientSide
-from quietbit.local.loop import play_round
-from quietbit.local.problem import LocalPlan
 from quietbit.mechanism.ball import Ball, Norm
 from quietbit.mechanism.interpolated import InterpolatedMVU
 from quietbit.target import Adjacency

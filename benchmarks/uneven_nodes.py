@@ -25,8 +25,8 @@ from typing import Any
 import numpy as np
 
 from quietbit import Ball, Norm, Uplink, calibrate
-from quietbit.run.costs import ClientCosts
-from quietbit.run.participation import Schedule
+from quietbit.federation.costs import ClientCosts
+from quietbit.federation.participation import Schedule
 
 DIMENSION, RELEASES, EPSILON, DELTA, DROPPED = 1024, 10, 8.0, 1e-5, 0.1
 

@@ -41,7 +41,7 @@ from numpy.typing import NDArray
 
 from quietbit import Plan
 from quietbit._search import bisect
-from quietbit.run.participation import releases_per_client
+from quietbit.federation.participation import releases_per_client
 from quietbit_lab.experiment.grid import Job, Sweep, read_sweep
 from quietbit_lab.experiment.packed import pack, read_results, unpack
 from quietbit_lab.experiment.record import Setting

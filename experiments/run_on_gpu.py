@@ -22,7 +22,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from quietbit.local.problem import Problem
+from quietbit.federation.simulate.problem import Problem
 from quietbit_lab.experiment.grid import Sweep, read_sweep
 from quietbit_lab.experiment.packed import pack, read_results, unpack
 from quietbit_lab.experiment.race import run_stages

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from quietbit import Plan, Uplink
-from quietbit.local.problem import LocalPlan
+from quietbit.federation.simulate.problem import LocalPlan
 from quietbit.mechanism.ball import Norm
 from quietbit.mechanism.expectation import expectation
 from quietbit_lab.task.registry import TaskSpec, build_task

@@ -31,7 +31,7 @@ import torch
 from attrs import frozen
 
 from quietbit import Ball, calibrate
-from quietbit.subspace import Subspace
+from quietbit.gradients.subspace import Subspace
 from quietbit_lab.cohort.releases import vector_mean
 
 CLASSES = 10

@@ -7,7 +7,7 @@ from typing import Any
 import attrs
 
 from quietbit import Plan
-from quietbit.run.terms import MechanismChoice
+from quietbit.federation.terms import MechanismChoice
 
 __all__ = ["flat_plan"]
 

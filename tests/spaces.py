@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from quietbit.subspace import Subspace
+from quietbit.gradients.subspace import Subspace
 
 
 def space_of_seed(seed: int, size: int, dimension: int) -> Subspace:

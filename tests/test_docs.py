@@ -18,6 +18,7 @@ from types import ModuleType, SimpleNamespace
 
 import pytest
 import typer.main
+from unit.auditor.test_doctor import one_kernel
 
 import quietbit
 import quietbit.flower
@@ -25,7 +26,6 @@ import quietbit.node
 import quietbit.nvflare
 from quietbit.cli.app import app
 from quietbit.cli.main import main
-from unit.auditor.test_doctor import one_kernel
 
 ROOT = Path(__file__).parent.parent
 

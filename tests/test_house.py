@@ -73,7 +73,7 @@ def test_no_module_imports_itself_by_way_of_others():
 
 
 def test_a_part_of_a_run_reaches_few_modules():
-    parts = [name for name in modules() if name.startswith("quietbit.run.parts.")]
+    parts = [name for name in modules() if name.startswith("quietbit.federation.parts.")]
     assert len(parts) >= 5
     sizes = {name: len(reached(name)) for name in parts}
     assert max(sizes.values()) <= MODULES_OF_A_PART, sizes

@@ -11,10 +11,10 @@ import pytest
 
 from quietbit.cli import main
 from quietbit.errors import InvalidParameter
+from quietbit.federation import plan
+from quietbit.federation.plan import KEYS, Plan
 from quietbit.node import Policy, policy
 from quietbit.node.policy import PolicyError
-from quietbit.run import plan
-from quietbit.run.plan import KEYS, Plan
 from unit.node.makers import write_policy
 
 PACKAGES = ("quietbit", "quietbit.flower", "quietbit.nvflare")

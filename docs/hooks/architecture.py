@@ -25,8 +25,8 @@ PICTURE = DOCS / "images" / "architecture.svg"
 CLASSES = {
     "flower/client.py": "PrivateClientApp",
     "flower/strategy.py": "PrivateStrategy",
-    "run/client.py": "Turn, parts",
-    "run/server.py": "Run, parts",
+    "federation/client.py": "Turn, parts",
+    "federation/server.py": "Run, parts",
 }
 BEGIN = "<!-- walk -->"
 END = "<!-- end of the walk -->"
@@ -45,21 +45,21 @@ class Group(NamedTuple):
 GROUPS = (
     Group(("cli",), "one file per command"),
     Group(
-        ("flower", "nvflare", "local"),
-        "adapters: carry messages, name nodes",
+        ("flower", "nvflare"),
+        "two engines: carry messages, name nodes",
         ("flower/client.py",),
         ("flower/transport.py", "flower/strategy.py"),
     ),
     Group(
-        ("run", "plan"),
+        ("federation",),
         "plan, rounds, turns, report",
-        ("run/client.py",),
-        ("run/round.py", "run/server.py"),
-        "a new capability: one file in run/parts/",
+        ("federation/client.py",),
+        ("federation/round.py", "federation/server.py"),
+        "a new capability: one file in federation/parts/",
     ),
     Group(
-        ("node", "auditor"),
-        "owner's policy, ledger, gate; self-test",
+        ("node",),
+        "owner's policy, ledger, gate",
         ("node/gate.py", "node/ledger.py"),
     ),
     Group(("secagg", "wire"), "masked sums; updates to bytes, bytes to means"),

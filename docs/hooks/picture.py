@@ -18,7 +18,7 @@ from matplotlib.colors import ListedColormap
 from numpy.typing import NDArray
 
 from quietbit import Adjacency, Ball, InterpolatedMVU, Norm, Uplink, calibrate, seeded_rng
-from quietbit.local.problem import LocalPlan
+from quietbit.federation.simulate.problem import LocalPlan
 from quietbit.wire.payload import Payload
 from quietbit_lab.baseline.noise import Sign
 from quietbit_lab.plot.figure import MATPLOTLIB, MECHANISMS, blank_figure, save_figure

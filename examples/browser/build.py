@@ -15,7 +15,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from quietbit.kernel.native.build import FOLDER as NATIVE
+from quietbit.kernel.c.build import FOLDER as NATIVE
 
 HERE = Path(__file__).parent
 SOURCES = (

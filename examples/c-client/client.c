@@ -3,7 +3,7 @@
  *     cc -std=c11 -O2 -ffp-contract=off -DQB_STATIC -I NATIVE client.c NATIVE/quietbit.c NATIVE/quietbit_client.c -lm -o client
  *     client TABLE LEDGER DESCRIPTION UPDATE PAYLOAD [KEY]
  *
- * NATIVE is the folder src/quietbit/kernel/native. TABLE is what the owner allows (quietbit.client_table), LEDGER
+ * NATIVE is the folder src/quietbit/kernel/c. TABLE is what the owner allows (quietbit.client_table), LEDGER
  * the file of past releases, DESCRIPTION the text that the server sent, UPDATE float32 numbers, and PAYLOAD what is to
  * be sent. `client TABLE LEDGER` starts a ledger; a ledger that is missing later is an error, never a new budget. KEY is
  * 64 hexadecimal digits for tests: a release whose key is known protects nobody.

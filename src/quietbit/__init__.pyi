@@ -8,6 +8,9 @@ from quietbit.design.table import DesignSpec as DesignSpec
 from quietbit.errors import InvalidParameter as InvalidParameter
 from quietbit.errors import InvalidPayload as InvalidPayload
 from quietbit.errors import QuietbitError as QuietbitError
+from quietbit.federation.compare import compare as compare
+from quietbit.federation.moving_clip import MovingClip as MovingClip
+from quietbit.federation.plan import Plan as Plan
 from quietbit.gradients import group_norm as group_norm
 from quietbit.kernel.rng import RandomBits as RandomBits
 from quietbit.kernel.rng import secure_rng as secure_rng
@@ -22,12 +25,9 @@ from quietbit.mechanism.central_sum import calibrate_sum as calibrate_sum
 from quietbit.mechanism.expectation import expectation as expectation
 from quietbit.mechanism.interpolated import InterpolatedMVU as InterpolatedMVU
 from quietbit.mechanism.vector import VectorMVU as VectorMVU
-from quietbit.plan.clip import MovingClip as MovingClip
-from quietbit.plan.compare import compare as compare
 from quietbit.privacy.account import Account as Account
 from quietbit.privacy.cost import Cost as Cost
 from quietbit.privacy.guarantee import Guarantee as Guarantee
-from quietbit.run.plan import Plan as Plan
 from quietbit.secagg.identity import Identity as Identity
 from quietbit.secagg.identity import MemberList as MemberList
 from quietbit.secagg.plan import ProtocolError as ProtocolError

@@ -9,7 +9,7 @@ Costs    for one mechanism, a unit is a release, and the budget is the number of
          target allows. For several, Rényi divergences at one order add up, also if the mechanisms
          are chosen adaptively; the order is the one at which the first mechanism may be released
          most often, and costs are rounded up.
-Layout   docs/how-to/write-a-client.md; `kernel/native/quietbit_client.h` reads it.
+Layout   docs/how-to/write-a-client.md; `kernel/c/quietbit_client.h` reads it.
 """
 
 from __future__ import annotations

@@ -21,12 +21,12 @@ pytest.importorskip("flwr", reason="needs the flower extra")
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, RecordDict
 
 from quietbit.errors import InvalidParameter
+from quietbit.federation.messages import ANSWERED, DECLINED
+from quietbit.federation.request import request_record
 from quietbit.node import release
 from quietbit.node.database import opened
 from quietbit.node.gatekeeper import RemoteGate, _receive
 from quietbit.node.refusal import Noted, Reason, Refusal
-from quietbit.run.messages import ANSWERED, DECLINED
-from quietbit.run.request import request_record
 from unit.flower import test_replay as replaying
 from unit.flower.kit import DIMENSION, HandGrid, app, be_the_server, context, gated, model
 from unit.node.makers import MECHANISM, books, keeper, request, write_policy
@@ -173,7 +173,7 @@ def test_a_gatekeeper_that_ends_after_the_request_may_have_noted_it(
 PLUG_IN = """
 import sys
 from quietbit.node.refusal import NotAllowed
-from quietbit.run.client import evaluates, plan_of
+from quietbit.federation.client import evaluates, plan_of
 
 config = {"quietbit.clip": 1.0, "quietbit.epsilon": 9.0, "quietbit.adjacency": "zero-out"}
 config |= {"quietbit.releases": 3}

@@ -23,15 +23,15 @@ pytest.importorskip("flwr", reason="needs the flower extra")
 from flwr.app import MetricRecord
 
 from attack.every_line import PATIENT, Fault, Line, Tracer, following, under
+from quietbit.federation import client as run_client
+from quietbit.federation import part
+from quietbit.federation.messages import ANSWERED, DECLINED
+from quietbit.federation.parts import update
 from quietbit.flower import PrivateClientApp
 from quietbit.flower import client as flower_client
 from quietbit.node import answer_time, guard
 from quietbit.node.answer_time import GRAIN
 from quietbit.node.refusal import Reason, Refusal
-from quietbit.run import client as run_client
-from quietbit.run import part
-from quietbit.run.messages import ANSWERED, DECLINED
-from quietbit.run.parts import update
 from unit.flower.kit import DIMENSION, app, context
 from unit.flower.test_client import CONFIG, request
 from unit.node.makers import books, write_policy

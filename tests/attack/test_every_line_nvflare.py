@@ -18,13 +18,13 @@ from nvflare.apis.fl_constant import ReturnCode
 from nvflare.fuel.utils import fobs
 
 from attack.every_line import PATIENT, Fault, Line, Tracer, following, under
+from quietbit.federation import client as run_client
+from quietbit.federation import part
+from quietbit.federation.parts import update
 from quietbit.node import answer_time, guard
 from quietbit.node.answer_time import GRAIN
 from quietbit.node.refusal import Reason, Refusal
 from quietbit.nvflare import client, patches, processing, task
-from quietbit.run import client as run_client
-from quietbit.run import part
-from quietbit.run.parts import update
 from unit.node.makers import books, write_policy
 from unit.nvflare.kit import CONFIG, Server, Site, content, public_names, trained
 

@@ -14,11 +14,11 @@ import pytest
 
 pytest.importorskip("flwr", reason="needs the flower extra")
 from quietbit import Ball, Gaussian, InvalidParameter
+from quietbit.federation.client import OpenRequest, Subject
+from quietbit.federation.part import Arrival
+from quietbit.federation.plan import Plan
 from quietbit.mechanism.batch import LocalSteps, PoissonBatch
 from quietbit.node.answer_time import GRAIN, NUMBERS, AnswerTime
-from quietbit.run.client import OpenRequest, Subject
-from quietbit.run.part import Arrival
-from quietbit.run.plan import Plan
 from unit.flower.kit import DIMENSION, app, context, gated
 from unit.flower.test_client import CONFIG, request
 from unit.node.makers import books, keeper, write_policy

@@ -24,6 +24,9 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, MetricRec
 
 from quietbit.design.solve import solve
 from quietbit.design.table import DesignSpec
+from quietbit.federation.messages import sum_request
+from quietbit.federation.plan import KEYS as PLAN_KEYS
+from quietbit.federation.request import request_record
 from quietbit.mechanism.additive import Gaussian
 from quietbit.mechanism.ball import Ball, Norm
 from quietbit.mechanism.interpolated import InterpolatedMVU
@@ -31,9 +34,6 @@ from quietbit.node.budget import account_of
 from quietbit.node.ledger import FileLedger
 from quietbit.node.policy import Policy
 from quietbit.node.request import STEPS, Framed
-from quietbit.run.messages import sum_request
-from quietbit.run.plan import KEYS as PLAN_KEYS
-from quietbit.run.request import request_record
 from quietbit.secagg.codec import encode
 from quietbit.secagg.plan import masked_size
 from quietbit.wire.uplink import Uplink

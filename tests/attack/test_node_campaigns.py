@@ -33,7 +33,7 @@ def test_forked_and_rolled_back_broadcast_logs(monkeypatch):
     what it answers.
     """
     pytest.importorskip("flwr", reason="needs the flower extra")
-    from quietbit.run.messages import MODEL
+    from quietbit.federation.messages import MODEL
     from quietbit.wire.downlink import HEAD as BROADCAST
     from unit.flower import test_replay as kit
     from unit.flower.kit import ledger

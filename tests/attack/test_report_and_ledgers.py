@@ -16,9 +16,9 @@ pytest.importorskip("flwr", reason="needs the flower extra")
 from flwr.app import ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.serverapp.strategy import FedAvg
 
+from quietbit.federation.plan import Plan
 from quietbit.flower import PrivateStrategy, Simulation
 from quietbit.node.budget import ANSWERS, account_of
-from quietbit.run.plan import Plan
 from spaces import space_of_seed
 from unit.flower.kit import (
     DIMENSION,

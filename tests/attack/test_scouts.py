@@ -15,10 +15,13 @@ from attrs import evolve
 
 from plans import flat_plan
 from quietbit import Adjacency, Ball, InvalidParameter, Norm, Plan, QuietbitError
-from quietbit.auditor.ratio import clopper_pearson
-from quietbit.local import Training
-from quietbit.local.clients import ClientSide
-from quietbit.local.loop import play_round
+from quietbit.federation.client import OpenRequest, Subject
+from quietbit.federation.intervals import clopper_pearson
+from quietbit.federation.part import Arrival
+from quietbit.federation.parts.scouts import Scouting
+from quietbit.federation.simulate import Training
+from quietbit.federation.simulate.clients import ClientSide
+from quietbit.federation.simulate.loop import play_round
 from quietbit.mechanism.adaptive_clip import AdaptiveClip, Scout
 from quietbit.mechanism.batch import PoissonBatch
 from quietbit.mechanism.projected import Projected
@@ -26,12 +29,9 @@ from quietbit.mechanism.response import RandomisedResponse
 from quietbit.node.budget import account_of
 from quietbit.node.refusal import AnsweredBefore, BudgetSpent
 from quietbit.node.request import ALONE, VECTOR, SumPart, description_of, run_name
-from quietbit.run.client import OpenRequest, Subject
-from quietbit.run.part import Arrival
-from quietbit.run.parts.scouts import Scouting
 from quietbit.target import Target
 from refusals import refuses
-from unit.local.test_moving_clip import Long
+from unit.federation.simulate.test_moving_clip import Long
 from unit.node.makers import DIMENSION, MECHANISM, books, keeper, request
 
 BOTH = ("imvu", "scout", "response")

@@ -13,7 +13,7 @@ import pytest
 
 import quietbit
 from plans import flat_plan
-from quietbit.local import LocalPlan, Score, Training, simulate
+from quietbit.federation.simulate import LocalPlan, Score, Training, simulate
 from quietbit.wire.uplink import Uplink
 
 D, CLIENTS = 16, 40
@@ -81,7 +81,7 @@ def test_a_row_that_is_too_long_is_what_its_clipped_self_would_be(kind):
 @pytest.mark.parametrize("bad", [np.nan, -np.inf])
 def test_a_row_that_is_not_finite_is_refused_before_a_bit_is_drawn(kind, bad, monkeypatch):
     drawn = []
-    make = quietbit.local.clients.client_rng
+    make = quietbit.federation.simulate.clients.client_rng
 
     def counted(*given):
         inner = make(*given)
@@ -98,7 +98,7 @@ def test_a_row_that_is_not_finite_is_refused_before_a_bit_is_drawn(kind, bad, mo
 
         return of
 
-    monkeypatch.setattr(quietbit.local.clients, "client_rng", counted)
+    monkeypatch.setattr(quietbit.federation.simulate.clients, "client_rng", counted)
     row = np.zeros(D)
     row[3] = bad
     found = run(row, kind)

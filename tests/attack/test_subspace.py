@@ -10,15 +10,15 @@ import pytest
 pytest.importorskip("flwr", reason="needs the flower extra")
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
 
+from quietbit.federation.messages import DECLINED, ENCLOSED, join_pieces
+from quietbit.federation.parts.subspace import ServerCoordinates
+from quietbit.federation.plan import Plan
+from quietbit.federation.request import request_record
+from quietbit.gradients.subspace import Subspace
 from quietbit.mechanism.additive import Gaussian
 from quietbit.mechanism.ball import Ball, Norm
 from quietbit.node.ledger import FileLedger
 from quietbit.node.request import Framed
-from quietbit.run.messages import DECLINED, ENCLOSED, join_pieces
-from quietbit.run.parts.subspace import ServerCoordinates
-from quietbit.run.plan import Plan
-from quietbit.run.request import request_record
-from quietbit.subspace import Subspace
 from quietbit.wire.uplink import Uplink
 from spaces import space_of_seed
 from unit.flower.kit import DIMENSION, app, be_the_server, context, gated, model
@@ -141,7 +141,7 @@ def test_a_map_that_lengthens_is_clipped_all_the_same(
     tmp_path: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Were a basis of any length accepted, the mechanism would clip what it makes of an update."""
-    monkeypatch.setattr("quietbit.subspace.NEARLY", np.inf)
+    monkeypatch.setattr("quietbit.gradients.subspace.NEARLY", np.inf)
     node = Node(tmp_path)
     reply = node.answers(request(1, GOOD * np.float32(1e6)), long_update())
     assert np.linalg.norm(estimate(reply)) <= CLIP + 0.02

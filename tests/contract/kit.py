@@ -20,13 +20,13 @@ import numpy as np
 import pytest
 
 from quietbit import Plan
+from quietbit.federation.messages import ANSWERED, DECLINED
+from quietbit.federation.simulate import Score, Training, simulate
 from quietbit.kernel.client_rng import seeded_client_rng
-from quietbit.local import Score, Training, simulate
 from quietbit.mechanism.registry import build
 from quietbit.node.ledger import FileLedger, LedgerState, StateLedger
 from quietbit.node.refusal import Reason, Refusal
 from quietbit.node.request import Framed
-from quietbit.run.messages import ANSWERED, DECLINED
 from quietbit.wire.uplink import Uplink
 
 SEED = 7
@@ -430,7 +430,7 @@ class _Problem:
     def updates(self, parameters: Any, clients: Any, plan: Any, out: Any) -> None:
         for row, client in zip(out, clients.tolist(), strict=True):
             row[:] = self._federation.work(client, np.array(parameters)).update
-        from quietbit.local.problem import clip_outside
+        from quietbit.federation.simulate.problem import clip_outside
 
         clip_outside(out, plan.norm, plan.clip)
 

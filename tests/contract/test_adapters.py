@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from contextlib import suppress
 from fractions import Fraction
 from typing import Any
 
@@ -20,11 +21,12 @@ from contract.kit import (
     walk,
 )
 from quietbit import MovingClip
+from quietbit.errors import QuietbitError
+from quietbit.federation.batch import private_batch
 from quietbit.mechanism.adaptive_clip import Scout
 from quietbit.node.budget import account_of
 from quietbit.node.refusal import Reason
 from quietbit.node.request import Framed
-from quietbit.run.batch import private_batch
 from quietbit.wire.uplink import Uplink
 from unit.node.makers import write_policy
 
@@ -320,8 +322,8 @@ def clips(federation: Any) -> list[float]:
 def test_scouts_move_the_clip_towards_the_updates(
     adapter: Any, app: Any, rises: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("quietbit.plan.clip.SURE", 0.0)
-    monkeypatch.setattr("quietbit.plan.clip.RISE", 1e12)
+    monkeypatch.setattr("quietbit.federation.moving_clip.SURE", 0.0)
+    monkeypatch.setattr("quietbit.federation.moving_clip.RISE", 1e12)
     config = {**CONFIG, "quietbit.mechanism": "gaussian", "quietbit.epsilon": 1e5}
     federation = adapter({**config, "quietbit.scouts.every": 2, "quietbit.releases": 6}, app, 8)
     for _ in range(6):
@@ -333,8 +335,8 @@ def test_scouts_move_the_clip_towards_the_updates(
 def test_the_clip_of_a_round_follows_from_the_scouts_before_who_send_no_update(
     engine: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("quietbit.plan.clip.SURE", 0.0)
-    monkeypatch.setattr("quietbit.plan.clip.RISE", 1e12)
+    monkeypatch.setattr("quietbit.federation.moving_clip.SURE", 0.0)
+    monkeypatch.setattr("quietbit.federation.moving_clip.RISE", 1e12)
     config = {**CONFIG, "quietbit.scouts.every": 3, "quietbit.releases": 7}
     federation = engine(config, nodes=6)
     moving = MovingClip.from_start(1.0, quantile=0.5)
@@ -412,14 +414,15 @@ def test_where_samples_are_protected_only_their_clipped_gradients_count(
 ) -> None:
     federation = engine(SAMPLES, app, 2)
     before = federation.model
-    federation.play()
+    with suppress(QuietbitError):  # where no app handed anything over, some engines end the run
+        federation.play()
     moved = before - federation.model
     assert moved[3] == pytest.approx(step, abs=0.01)
     assert np.delete(moved, 3) == pytest.approx(0.0, abs=0.01)
     report = federation.report()
     assert report["guarantee"]["unit"] == "sample"
     assert report["rounds"][0]["answered"] == 2
-    assert report["rounds"][0]["crashed"] == (2 if app is failing else 0)
+    assert report["rounds"][0]["crashed"] == (0 if app is handing_over else 2)
 
 
 EXAMPLES = {0: 1000, 1: 10**9, 2: 250}

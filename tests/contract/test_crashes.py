@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from plans import flat_plan
-from quietbit.run.record import RoundReport
-from quietbit.run.server import Run
+from quietbit.federation.record import RoundReport
+from quietbit.federation.server import Run
 
 
 def entry(number: int, answered: int, crashed: int, scouted: int = 0) -> RoundReport:

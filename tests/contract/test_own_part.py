@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from plans import flat_plan
-from quietbit.local import Training, simulate
-from unit.local.makers import small_problem
+from quietbit.federation.simulate import Training, simulate
+from unit.federation.simulate.makers import small_problem
 
 PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "add-a-capability.md"
 pytestmark = pytest.mark.filterwarnings("ignore::quietbit.node.policy.SeededRngWarning")

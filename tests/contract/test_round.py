@@ -13,15 +13,15 @@ import pytest
 
 from plans import flat_plan
 from quietbit import Plan
+from quietbit.federation.client import OpenRequest, Subject, gate_for, refusal
+from quietbit.federation.layout import named_arrays
+from quietbit.federation.messages import SUM, Ask, Asked, NodeName, Reply, split_pieces
+from quietbit.federation.part import Arrival, Model
+from quietbit.federation.record import Outcome
+from quietbit.federation.round import Round
+from quietbit.federation.server import Run
 from quietbit.node.policy import Simulation
 from quietbit.node.request import VECTOR
-from quietbit.run.client import OpenRequest, Subject, gate_for, refusal
-from quietbit.run.layout import named_arrays
-from quietbit.run.messages import SUM, Ask, Asked, NodeName, Reply, split_pieces
-from quietbit.run.part import Arrival, Model
-from quietbit.run.record import Outcome
-from quietbit.run.round import Round
-from quietbit.run.server import Run
 
 pytestmark = pytest.mark.filterwarnings("ignore::quietbit.node.policy.SeededRngWarning")
 RUN = 7

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from plans import flat_plan
-from quietbit.local import Training, simulate
-from quietbit.subspace import Subspace
+from quietbit.federation.simulate import Training, simulate
+from quietbit.gradients.subspace import Subspace
 from spaces import space_of_seed
-from unit.local.makers import small_problem
+from unit.federation.simulate.makers import small_problem
 
 K = 6
 pytestmark = pytest.mark.filterwarnings("ignore::quietbit.node.policy.SeededRngWarning")
@@ -142,8 +142,8 @@ def test_flower_nodes_that_replay_rounds_have_the_servers_bits(momentum: float) 
     from flwr.app import Array, ArrayRecord, ConfigRecord
     from flwr.serverapp.strategy import FedAvg
 
+    from quietbit.federation.messages import MODEL
     from quietbit.flower import PrivateStrategy, Simulation
-    from quietbit.run.messages import MODEL
     from unit.flower.kit import HandGrid, be_the_server, context, gated, simulated, trained
 
     dimension, size, nodes = 4_000, 40, [11, 12, 13]

@@ -26,9 +26,9 @@ from engine.superlink import EngineFailure, Network, Node
 from engine.wire import PUSHES, Request, replies, total
 from plans import flat_plan
 from quietbit import Plan
+from quietbit.federation.simulate.loop import simulate
+from quietbit.federation.simulate.problem import LocalPlan, Score, Training, clip_rows
 from quietbit.kernel.client_rng import seeded_client_rng
-from quietbit.local.loop import simulate
-from quietbit.local.problem import LocalPlan, Score, Training, clip_rows
 from quietbit.node.budget import account_of
 from quietbit.node.ledger import FileLedger
 from quietbit.node.policy import Policy

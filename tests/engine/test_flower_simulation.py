@@ -14,8 +14,8 @@ pytest.importorskip("sklearn", reason="needs quietbit-lab: pip install ./package
 
 from engine.simulation import simulate_app
 from plans import flat_plan
-from quietbit.local.loop import simulate
-from quietbit.local.problem import Training
+from quietbit.federation.simulate.loop import simulate
+from quietbit.federation.simulate.problem import Training
 from quietbit.node.budget import account_of
 from quietbit.node.ledger import StateLedger
 from quietbit_lab.task.registry import TaskSpec, build_task

@@ -31,9 +31,13 @@ def surface() -> dict[str, Any]:
     from typer.main import get_command
 
     from quietbit.cli.app import app
-    from quietbit.run.plan import KEYS
+    from quietbit.federation.plan import KEYS
 
-    where = "quietbit.run.report" if find_spec("quietbit.run.report") else "quietbit.engine.report"
+    where = (
+        "quietbit.federation.report"
+        if find_spec("quietbit.federation.report")
+        else "quietbit.engine.report"
+    )
     reports = importlib.import_module(where)
     commands = get_command(app).commands  # type: ignore[attr-defined]
     return {

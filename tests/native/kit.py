@@ -17,7 +17,7 @@ from attrs import evolve, frozen
 from quietbit import Ball, InterpolatedMVU, Mechanism, Uplink, calibrate
 from quietbit.design.solve import solve
 from quietbit.design.table import DesignSpec
-from quietbit.kernel.native import build
+from quietbit.kernel.c import build
 from quietbit.kernel.rng import DeviceBlock
 from quietbit.mechanism.registry import build as build_mechanism
 from quietbit.mechanism.rotation import Rotation

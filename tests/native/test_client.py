@@ -34,7 +34,7 @@ from native.vector_maker import WRITTEN, file_of, vectors
 from quietbit import Ball, Gaussian, Uplink
 from quietbit.client_table import client_table, ledger_begin, ledger_line
 from quietbit.errors import InvalidParameter
-from quietbit.kernel.native import build
+from quietbit.kernel.c import build
 from quietbit.mechanism.registry import canonical_text
 from quietbit.node.request import description_of
 from quietbit.target import Adjacency, Target

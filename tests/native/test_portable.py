@@ -16,7 +16,7 @@ import pytest
 from native.kit import SOURCES, TARGET, compiled, mechanisms
 from native.vector_maker import WRITTEN, file_of
 from quietbit.client_table import client_table
-from quietbit.kernel.native import build
+from quietbit.kernel.c import build
 
 COMPILER = build.find_compiler()
 FUZZ = Path(__file__).with_name("fuzz.c")

@@ -16,9 +16,9 @@ from scipy import stats
 
 import quietbit
 from plans import flat_plan
-from quietbit.local.clients import ClientSide
-from quietbit.local.loop import play_round
-from quietbit.local.problem import LocalPlan
+from quietbit.federation.simulate.clients import ClientSide
+from quietbit.federation.simulate.loop import play_round
+from quietbit.federation.simulate.problem import LocalPlan
 from quietbit.mechanism.ball import Ball, Norm
 from quietbit_lab.baseline.noise import Laplace, Sign
 from quietbit_lab.baseline.skellam import Skellam

@@ -53,7 +53,7 @@ assert dtype_name(array) == "float32"
 assert Flat.of(parts).size == 6
 if "nvflare" in sys.argv:
     from quietbit.nvflare.task import kind_of
-    from quietbit.run.layout import named_arrays
+    from quietbit.federation.layout import named_arrays
 
     (found,) = named_arrays({"weight": array}).values()
     assert found.dtype == "float32"

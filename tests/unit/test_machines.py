@@ -24,7 +24,7 @@ from quietbit.design.closed_form import closed_form
 from quietbit.design.table import DesignSpec
 from quietbit.mechanism.central_sum import calibrate_sum
 from quietbit.mechanism.registry import build
-from quietbit.node.client_table import client_table
+from quietbit.client_table import client_table
 from quietbit.node.request import ProposedMechanism, description_of
 from quietbit.target import Target
 

@@ -26,7 +26,7 @@ from torch.func import functional_call
 
 from flower_language import tiny
 from flower_language.adapters import Arrays, add_biases, add_factors, choose, trained_arrays
-from quietbit.subspace import Subspace
+from quietbit.gradients.subspace import Subspace
 
 TINY = "tiny"
 SMOLLM2 = "smollm2"

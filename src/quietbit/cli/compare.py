@@ -12,7 +12,7 @@ from quietbit.cli.console import JsonOption, column_table, progress_bar, show_js
 from quietbit.cli.options import option, takes, usual
 
 if TYPE_CHECKING:
-    from quietbit.plan.compare import Comparison, ComparisonRow
+    from quietbit.federation.compare import Comparison, ComparisonRow
     from quietbit.target import Trust
 
 __all__ = ["compare"]

@@ -41,7 +41,7 @@ def doctor(json: JsonOption = False) -> int:
     Example: quietbit doctor
     """
     # Imported here, so that --help need not wait for numpy.
-    from quietbit.auditor.doctor import self_test
+    from quietbit.doctor import self_test
 
     versions = _versions()
     missing = {

@@ -3,7 +3,7 @@
 Idea     two lines change in a Flower app. `PrivateClientApp` turns the difference that a client has
          learnt into one packed release and lets nothing else out; the wrapper
          (`PrivateStrategy`) turns releases into a mean and hands it to any strategy. Both read the
-         run's plan from the run config (`quietbit.run.plan`). Names (`__init__.pyi`) are imported
+         run's plan from the run config (`federation.plan`). Names (`__init__.pyi`) are imported
          when they are first used.
 """
 

@@ -48,15 +48,9 @@ from flwr.supercore import log
 
 from quietbit._typing import FloatVector
 from quietbit.errors import InvalidParameter, one_line, require
-from quietbit.flower.patches import in_simulation
-from quietbit.node.answer_time import AnswerTime
-from quietbit.node.guard import Outbox, guarded, quiet_handlers
-from quietbit.node.policy import Simulation
-from quietbit.node.refusal import Reason, Refusal
-from quietbit.node.seam import Gate
-from quietbit.run import messages
-from quietbit.run.batch import serving
-from quietbit.run.client import (
+from quietbit.federation import messages
+from quietbit.federation.batch import serving
+from quietbit.federation.client import (
     OpenRequest,
     Subject,
     Turn,
@@ -67,9 +61,15 @@ from quietbit.run.client import (
     plan_of,
     refusal,
 )
-from quietbit.run.layout import ModelLayout
-from quietbit.run.messages import ENCLOSED, MODEL, RECORD, SPEED, SUM, NodeName
-from quietbit.run.part import Arrival
+from quietbit.federation.layout import ModelLayout
+from quietbit.federation.messages import ENCLOSED, MODEL, RECORD, SPEED, SUM, NodeName
+from quietbit.federation.part import Arrival
+from quietbit.flower.patches import in_simulation
+from quietbit.node.answer_time import AnswerTime
+from quietbit.node.guard import Outbox, guarded, quiet_handlers
+from quietbit.node.policy import Simulation
+from quietbit.node.refusal import Reason, Refusal
+from quietbit.node.seam import Gate
 
 __all__ = ["PrivateClientApp"]
 

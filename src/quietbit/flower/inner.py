@@ -18,8 +18,8 @@ from flwr.serverapp.strategy import FedAvg, FedAvgM, Strategy
 from flwr.supercore import log
 
 from quietbit.errors import require
-from quietbit.run.part import Model
-from quietbit.run.plan import Plan
+from quietbit.federation.part import Model
+from quietbit.federation.plan import Plan
 from quietbit.wire.downlink import ServerStep
 
 __all__ = [

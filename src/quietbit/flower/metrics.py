@@ -11,9 +11,9 @@ from typing import TypeAlias
 
 from flwr.app import ArrayRecord, MetricRecord, MetricRecordValues
 
-from quietbit.run.parts.evaluation import EvaluationReport
-from quietbit.run.plan import Plan
-from quietbit.run.record import RoundReport
+from quietbit.federation.parts.evaluation import EvaluationReport
+from quietbit.federation.plan import Plan
+from quietbit.federation.record import RoundReport
 
 __all__ = ["EPSILON", "Evaluate", "estimate_metrics", "round_metrics", "with_scores"]
 

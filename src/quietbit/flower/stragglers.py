@@ -16,7 +16,7 @@ from attrs import define
 from flwr.app import Message, MessageType
 from flwr.serverapp import Grid
 
-from quietbit.run.parts.stragglers import Stragglers
+from quietbit.federation.parts.stragglers import Stragglers
 
 __all__ = ["HurriedGrid"]
 

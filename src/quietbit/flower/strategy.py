@@ -34,6 +34,15 @@ from flwr.serverapp.strategy import Result, Strategy
 from flwr.supercore import log
 
 from quietbit.errors import QuietbitError, check_int, require
+from quietbit.federation.layout import NotFinite
+from quietbit.federation.messages import Asked
+from quietbit.federation.part import Model, Part, Step
+from quietbit.federation.parts.evaluation import Evaluating
+from quietbit.federation.parts.subspace import Basis
+from quietbit.federation.plan import Plan
+from quietbit.federation.report import Report
+from quietbit.federation.round import Round
+from quietbit.federation.server import Run
 from quietbit.flower.inner import (
     aggregate_mean,
     aggregate_numbers,
@@ -52,15 +61,6 @@ from quietbit.flower.metrics import (
 )
 from quietbit.flower.stragglers import HurriedGrid
 from quietbit.flower.transport import GridTransport, address, reply_of, wire_sizes
-from quietbit.run.layout import NotFinite
-from quietbit.run.messages import Asked
-from quietbit.run.part import Model, Part, Step
-from quietbit.run.parts.evaluation import Evaluating
-from quietbit.run.parts.subspace import Basis
-from quietbit.run.plan import Plan
-from quietbit.run.report import Report
-from quietbit.run.round import Round
-from quietbit.run.server import Run
 from quietbit.secagg.identity import MemberList
 from quietbit.wire.downlink import Diverged
 

@@ -16,7 +16,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, Re
 from flwr.serverapp import Grid
 from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects
 
-from quietbit.run.messages import (
+from quietbit.federation.messages import (
     CRASHED,
     DECLINED,
     METRICS,
@@ -26,7 +26,7 @@ from quietbit.run.messages import (
     Reply,
     numbers_of,
 )
-from quietbit.run.round import Round
+from quietbit.federation.round import Round
 
 __all__ = ["GridTransport", "address", "is_unprotected", "numbers_in", "reply_of", "wire_sizes"]
 

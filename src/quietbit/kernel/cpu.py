@@ -5,7 +5,7 @@ Idea     a thread processes its range in chunks of 131,072 coordinates: words ar
          the update. A rotated update exists one block at a time: signs, factor, butterflies and
          sampling follow while the block is in the first-level cache. Undecided coordinates are
          settled in batches by the exact law. The ranges of threads begin at byte boundaries, so
-         threads share nothing; the C library (`native/quietbit.h`) has no locks and no state.
+         threads share nothing; the C library (`c/quietbit.h`) has no locks and no state.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from numpy.typing import NDArray
 
 from quietbit._typing import Codes, FloatVector
 from quietbit.errors import check_int
-from quietbit.kernel import native
+from quietbit.kernel import c as native
 from quietbit.kernel.base import Job, Kernel, packed_size
+from quietbit.kernel.c import Cells, Ending, Law, Polynomial, Rotation, Undecided, address
 from quietbit.kernel.expand import MAX_COUNT, TILE, quantile_table, seed_state, whole_tiles
-from quietbit.kernel.native import Cells, Ending, Law, Polynomial, Rotation, Undecided, address
 from quietbit.kernel.norm import BLOCK, Flat, exact_sum
 from quietbit.kernel.rounded import NoiseLaw, grid_of
 from quietbit.kernel.sampler import Sampler, level_knots

@@ -26,7 +26,7 @@ from quietbit.errors import (
     require_module,
 )
 from quietbit.kernel.base import Kernel
-from quietbit.kernel.native import library
+from quietbit.kernel.c import library
 from quietbit.kernel.reference import ReferenceKernel
 from quietbit.kernel.rng import secure_rng
 
@@ -70,7 +70,7 @@ def select(name: str, *, threads: int = 1) -> Kernel:
             raise MissingDependency(
                 "The triton kernel needs an NVIDIA GPU, and torch sees none here."
             )
-        from quietbit.kernel.triton import TritonKernel
+        from quietbit.kernel.triton.kernel import TritonKernel
 
         return TritonKernel()
     return ReferenceKernel()

@@ -2,7 +2,7 @@
 
 Idea     the same filter stands at both ends of a task. On its way in, the server's request is
          checked against the owner's policy and noted in the ledger, before the app is called; on
-         its way out, whatever the app answered becomes one release (`quietbit.run.client`), in a
+         its way out, whatever the app answered becomes one release (`federation.client`), in a
          reply that is written anew: nothing of the app's own is left in it. A request about the
          model (`quietbit.evaluate`), beside an update's or by itself, is answered with one cell of
          randomised response. Tasks without a request are not run, unless the policy names numbers
@@ -37,6 +37,20 @@ from nvflare.private.fed.simulator.simulator_app_runner import SimulatorClientRu
 from nvflare.private.privacy_manager import Scope
 
 from quietbit.errors import InvalidParameter, require
+from quietbit.federation.client import (
+    OpenRequest,
+    Subject,
+    gate_for,
+    owner_keys,
+    plan_of,
+    refusal,
+)
+from quietbit.federation.layout import named_arrays
+from quietbit.federation.messages import ENCLOSED, MODEL, RECORD, SPEED, NodeName
+from quietbit.federation.part import Arrival
+from quietbit.federation.parts.replay import APP
+from quietbit.federation.plan import Plan
+from quietbit.federation.terms import PREFIX
 from quietbit.node.answer_time import AnswerTime
 from quietbit.node.policy import PolicyError, Simulation
 from quietbit.node.seam import Gate
@@ -51,20 +65,6 @@ from quietbit.nvflare.task import (
     kind_of,
     task_of,
 )
-from quietbit.run.client import (
-    OpenRequest,
-    Subject,
-    gate_for,
-    owner_keys,
-    plan_of,
-    refusal,
-)
-from quietbit.run.layout import named_arrays
-from quietbit.run.messages import ENCLOSED, MODEL, RECORD, SPEED, NodeName
-from quietbit.run.part import Arrival
-from quietbit.run.parts.replay import APP
-from quietbit.run.plan import Plan
-from quietbit.run.terms import PREFIX
 from quietbit.target import Trust
 
 __all__ = ["ABOUT", "TABLE", "UPDATE", "PrivateUplink", "local_settings", "number_of"]

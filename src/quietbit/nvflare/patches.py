@@ -64,9 +64,9 @@ from nvflare.private.fed.client import client_runner
 from nvflare.private.fed.simulator.simulator_app_runner import SimulatorClientRunManager
 
 from quietbit.errors import one_line
+from quietbit.federation.batch import share_batches
 from quietbit.node.guard import quiet_handlers
 from quietbit.nvflare.processing import execute_task, hear_aborts, process_task, sealed_result
-from quietbit.run.batch import share_batches
 
 __all__ = ["ANSWERED", "CHECKED", "SENT", "VERSION", "shut"]
 

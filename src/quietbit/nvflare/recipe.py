@@ -11,11 +11,11 @@ from functools import partial
 from typing import Any
 
 from quietbit.errors import require
+from quietbit.federation.plan import Plan
+from quietbit.federation.terms import PREFIX
 from quietbit.nvflare.client import TABLE, PrivateUplink, local_settings
 from quietbit.nvflare.job import Tasks, check_before_writing, check_parts, check_unprotected
 from quietbit.nvflare.server import PrivateReceiver
-from quietbit.run.plan import Plan
-from quietbit.run.terms import PREFIX
 
 __all__ = ["add_privacy"]
 

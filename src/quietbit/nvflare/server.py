@@ -36,13 +36,13 @@ from nvflare.app_common.workflows.fedavg import FedAvg
 from nvflare.private.privacy_manager import Scope
 
 from quietbit.errors import check_int, one_line, require
+from quietbit.federation.exchange import Exchanges
+from quietbit.federation.layout import named_arrays
+from quietbit.federation.part import Model, Part
+from quietbit.federation.server import Run
 from quietbit.nvflare.client import local_settings, number_of
 from quietbit.nvflare.task import as_kind, kind_of
 from quietbit.nvflare.transport import SentTask, message_of, peer_of, put_request, wire_size
-from quietbit.run.exchange import Exchanges
-from quietbit.run.layout import named_arrays
-from quietbit.run.part import Model, Part
-from quietbit.run.server import Run
 
 __all__ = ["PrivateReceiver"]
 

@@ -21,11 +21,11 @@ from nvflare.fuel.utils import fobs
 
 from quietbit._typing import FloatVector
 from quietbit.errors import InvalidPayload, one_line, refuse_payload
+from quietbit.federation import messages
+from quietbit.federation.exchange import Answer, Contribution, Exchange, Message
+from quietbit.federation.messages import RECORD, Reply, numbers_of
+from quietbit.federation.part import Model
 from quietbit.nvflare.task import ABOUT, ANSWER, CRASHED, RELEASE, UPDATE, as_kind
-from quietbit.run import messages
-from quietbit.run.exchange import Answer, Contribution, Exchange, Message
-from quietbit.run.messages import RECORD, Reply, numbers_of
-from quietbit.run.part import Model
 
 __all__ = ["SentTask", "message_of", "peer_of", "put_request", "wire_size"]
 

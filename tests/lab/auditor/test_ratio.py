@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from quietbit.auditor.ratio import clopper_pearson
+from quietbit.federation.intervals import clopper_pearson
 from quietbit_lab.auditor.ratio import counted, detectable_lower, measurable, ratio_lower
 
 

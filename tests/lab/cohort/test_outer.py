@@ -21,7 +21,7 @@ from quietbit_lab.cohort.law import CodeLaw, code_law
 from quietbit_lab.cohort.means import again_upper, exact_mean, together, way_of
 from quietbit_lab.cohort.outer import _compiled, _whole, mean_codes, sum_class_in_numpy
 from refusals import refuses
-from unit.local.makers import mechanisms
+from unit.federation.simulate.makers import mechanisms
 
 BALL, CPU = Ball(Norm.L2, 0.5, 40), torch.device("cpu")
 WIDE = Ball(Norm.L2, 0.5, 40_000)  # in so many dimensions MVU never draws again

@@ -8,11 +8,11 @@ import pytest
 
 from plans import flat_plan
 from quietbit.errors import QuietbitError
+from quietbit.federation.record import NodeReport, RoundReport
+from quietbit.federation.report import Report
 from quietbit.mechanism.registry import identity_of
 from quietbit.privacy.account import Account
 from quietbit.privacy.guarantee import Guarantee, shown_epsilon
-from quietbit.run.record import NodeReport, RoundReport
-from quietbit.run.report import Report
 from quietbit.target import Adjacency, Trust, Unit
 from quietbit_lab.report.page import render_page
 from quietbit_lab.report.runs import read_placed_runs

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from quietbit.run.parts.evaluation import Evaluate, Evaluation
+from quietbit.federation.parts.evaluation import Evaluate, Evaluation
 from quietbit_lab.experiment.groups import group_accuracies
 from quietbit_lab.report.page_data import page_data
 from quietbit_lab.report.runs import read_placed_runs

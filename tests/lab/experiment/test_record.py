@@ -6,11 +6,11 @@ import pytest
 
 import quietbit
 from quietbit._files import write_json
-from quietbit.local.loop import simulate
+from quietbit.federation.simulate.loop import simulate
 from quietbit_lab.experiment.grid import Job
 from quietbit_lab.experiment.record import Setting, commit_of, modern, read_record, run_record
 from refusals import refuses
-from unit.local.makers import chosen, small_problem
+from unit.federation.simulate.makers import chosen, small_problem
 
 
 @pytest.fixture(scope="module")

@@ -11,7 +11,7 @@ import quietbit
 from quietbit_lab.experiment.grid import Job, Sweep
 from quietbit_lab.experiment.lines import read_lines
 from quietbit_lab.experiment.sweep import RESULTS, finished, run_sweep
-from unit.local.makers import setting, small_problem
+from unit.federation.simulate.makers import setting, small_problem
 
 
 def make_problem(task, seed):

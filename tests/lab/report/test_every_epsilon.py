@@ -18,15 +18,16 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
 from flwr.serverapp.strategy import FedAvg
 
 from quietbit import Plan
+from quietbit.federation.participation import releases_per_client
+from quietbit.federation.simulate.loop import simulate
 from quietbit.flower import PrivateStrategy, Simulation, private_batch
-from quietbit.local.loop import simulate
 from quietbit.node.budget import ANSWERS, account_of
-from quietbit.run.participation import releases_per_client
 from quietbit_lab.cli.train import _rows, _shown
 from quietbit_lab.experiment.record import run_record
 from quietbit_lab.report.page import render_page
 from quietbit_lab.report.runs import PlacedRun, read_placed_runs
 from unit.cli.kit import shell
+from unit.federation.simulate.makers import chosen, small_problem
 from unit.flower.kit import (
     DIMENSION,
     HandGrid,
@@ -40,7 +41,6 @@ from unit.flower.kit import (
 )
 from unit.flower.secure_kit import Room
 from unit.flower.test_evaluation import evaluates
-from unit.local.makers import chosen, small_problem
 
 pytestmark = pytest.mark.filterwarnings("ignore::quietbit.flower.SeededRngWarning")
 SHOWN = re.compile(r"epsilon (?:<=|≤|at most|is) ?([0-9.e+-]*[0-9])")
@@ -160,7 +160,7 @@ class Engine:
             if self.plan.evaluation is not None and self.plan.masks is None:
                 answers = sum(
                     times
-                    for (name, _, _), times in books.counts.items()
+                    for (name, _, _), times in books.counts().items()
                     if books.mechanisms[name].get("kind") == ANSWERS
                 )
                 epsilon += answers * self.plan.evaluation.epsilon

@@ -12,7 +12,7 @@ from quietbit_lab.experiment.grid import Job, Sweep
 from quietbit_lab.experiment.lines import read_lines
 from quietbit_lab.experiment.sweep import RESULTS, finished
 from quietbit_lab.task.batch_sweep import BATCH, CHECKPOINT, BatchTogether, run_batches
-from unit.local.makers import setting, small_problem
+from unit.federation.simulate.makers import setting, small_problem
 
 
 def make_problem(task, seed):

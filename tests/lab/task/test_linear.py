@@ -1,12 +1,12 @@
 import numpy as np
 import pytest
 
-from quietbit.local.problem import LocalPlan
+from quietbit.federation.simulate.problem import LocalPlan
 from quietbit.mechanism.ball import Ball, Norm
 from quietbit.target import Unit
 from quietbit_lab.task.dataset import Partition
 from quietbit_lab.task.linear import LinearSoftmax
-from unit.local.makers import small_dataset, small_problem
+from unit.federation.simulate.makers import small_dataset, small_problem
 
 
 def gradient(problem, parameters, example):
@@ -53,7 +53,7 @@ def test_a_client_of_one_example_is_the_same_on_every_path(parameters):
     alone.updates(parameters, np.arange(8), plan, left)
     for k in range(8):
         alone._client(parameters, np.array([k]), plan, right[k])
-    from quietbit.local.problem import clip_rows
+    from quietbit.federation.simulate.problem import clip_rows
 
     clip_rows(right, plan.norm, plan.clip)
     np.testing.assert_allclose(left, right, atol=1e-6)

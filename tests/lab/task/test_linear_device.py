@@ -3,14 +3,14 @@ import pytest
 import torch
 
 import quietbit
-from quietbit.local.problem import LocalPlan
+from quietbit.federation.simulate.problem import LocalPlan
 from quietbit.mechanism.ball import Ball, Norm
 from quietbit_lab.task.batch import exact_float32
 from quietbit_lab.task.dataset import Dataset, Examples, Partition
 from quietbit_lab.task.linear import LinearSoftmax
 from quietbit_lab.task.linear_device import DeviceProblem, open_device
 from refusals import refuses
-from unit.local.makers import small_dataset, small_problem
+from unit.federation.simulate.makers import small_dataset, small_problem
 
 
 @pytest.fixture

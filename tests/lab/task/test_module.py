@@ -2,15 +2,15 @@ import numpy as np
 import pytest
 
 import quietbit
-from quietbit.local.loop import simulate
-from quietbit.local.problem import LocalPlan
+from quietbit.federation.simulate.loop import simulate
+from quietbit.federation.simulate.problem import LocalPlan
 from quietbit.mechanism.ball import Ball, Norm
 from quietbit.target import Unit
 from quietbit_lab.task.dataset import Dataset, Examples, Partition
 from quietbit_lab.task.linear import LinearSoftmax
 from quietbit_lab.task.module import ModuleProblem, femnist_network, mnist_network
 from refusals import refuses
-from unit.local.makers import chosen, small_dataset
+from unit.federation.simulate.makers import chosen, small_dataset
 
 torch = pytest.importorskip("torch")
 

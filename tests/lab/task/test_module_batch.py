@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 import quietbit
-from quietbit.local.clients import ClientSide
-from quietbit.local.loop import play_round, simulate
-from quietbit.run.participation import releases_per_client
+from quietbit.federation.participation import releases_per_client
+from quietbit.federation.simulate.clients import ClientSide
+from quietbit.federation.simulate.loop import play_round, simulate
 from quietbit_lab.baseline.noise import Laplace
 from quietbit_lab.baseline.skellam import IndependentSkellam, Skellam
 from quietbit_lab.experiment.grid import Job, Sweep

@@ -13,7 +13,7 @@ from refusals import refuses
 
 MODULE = '''
 import numpy as np
-from quietbit.local import LocalPlan, Score
+from quietbit.federation.simulate import LocalPlan, Score
 
 
 class Mean:

@@ -6,10 +6,10 @@ import itertools
 
 import numpy as np
 import pytest
+from unit.test_subspace import DIMENSION, RANK, gradients
 
 from quietbit_lab.task.spectrum import best_size, spectrum
 from refusals import refuses
-from unit.test_subspace import DIMENSION, RANK, gradients
 
 
 def test_the_best_size_follows_the_noise() -> None:

@@ -1,10 +1,10 @@
 from importlib.metadata import version
 
 import pytest
+from unit.auditor.test_doctor import Broken, last_bit, one_kernel
 
 from quietbit.cli import doctor as module
 from quietbit.kernel.reference import ReferenceKernel
-from unit.auditor.test_doctor import Broken, last_bit, one_kernel
 from unit.cli.kit import shell
 
 
@@ -53,7 +53,7 @@ def test_json_says_the_same_to_machines(capsys):
 
 @pytest.mark.usefixtures("quick")
 def test_a_broken_sampler_exits_1(capsys, monkeypatch):
-    monkeypatch.setattr("quietbit.auditor.doctor.default_kernel", lambda: Broken(last_bit))
+    monkeypatch.setattr("quietbit.doctor.default_kernel", lambda: Broken(last_bit))
     result = shell(capsys, "doctor")
     assert result.code == 1
     assert "FAIL  kernels agree bit for bit" in result.out
@@ -62,7 +62,7 @@ def test_a_broken_sampler_exits_1(capsys, monkeypatch):
 
 @pytest.mark.usefixtures("quick")
 def test_a_broken_sampler_exits_1_for_machines(capsys, monkeypatch):
-    monkeypatch.setattr("quietbit.auditor.doctor.default_kernel", lambda: Broken(last_bit))
+    monkeypatch.setattr("quietbit.doctor.default_kernel", lambda: Broken(last_bit))
     result = shell(capsys, "doctor", "--json")
     assert result.code == 1
     assert result.json["passed"] is False
@@ -74,7 +74,7 @@ def test_what_is_missing_is_said_with_the_extra_that_brings_it(capsys, monkeypat
         raise module.PackageNotFoundError(name)
 
     monkeypatch.setattr(module, "version", absent)
-    monkeypatch.setattr("quietbit.auditor.doctor.default_kernel", ReferenceKernel)
+    monkeypatch.setattr("quietbit.doctor.default_kernel", ReferenceKernel)
     result = shell(capsys, "doctor")
     assert result.code == 0
     for extra in ("torch", "gpu", "accounting", "flower"):

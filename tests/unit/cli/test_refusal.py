@@ -59,8 +59,6 @@ RUN = "compare --epsilon 3 --delta 1e-5 --adjacency zero-out --cohort 10 --dimen
         (RUN, "--rounds or --releases"),
         (f"{RUN} --rounds 3 --clip 0", "--clip"),
         (f"{RUN} --rounds 3 --min-honest-clients 20", "--min-honest-clients"),
-        (f"{RUN} --rounds 3 --public nowhere.npy", "nowhere.npy"),
-        (f"{RUN} --rounds 3 --out compare.gif", "compare.gif"),
         (
             "calibrate --mechanism imvu --epsilon 3 --delta 0 --adjacency zero-out --bits 0",
             "--bits",

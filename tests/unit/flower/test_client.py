@@ -22,6 +22,7 @@ from flwr.simulation.ray_transport.ray_actor import VirtualClientEngineActor
 
 from quietbit import Plan
 from quietbit.errors import InvalidParameter
+from quietbit.federation.request import request_record
 from quietbit.flower import PrivateClientApp, SeededRngWarning, Simulation
 from quietbit.flower import client as client_module
 from quietbit.kernel.client_rng import seeded_client_rng
@@ -31,7 +32,6 @@ from quietbit.node.gatekeeper import Gatekeeper
 from quietbit.node.ledger import FileLedger
 from quietbit.node.policy import Policy
 from quietbit.node.request import Framed
-from quietbit.run.request import request_record
 from quietbit.target import Adjacency, Target
 from quietbit.wire.uplink import Uplink
 from unit.flower.kit import (

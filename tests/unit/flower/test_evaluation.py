@@ -12,10 +12,10 @@ from flwr.app import ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.serverapp.strategy import FedAvg
 
 from quietbit import Plan
+from quietbit.federation.request import request_record
 from quietbit.flower import Simulation
 from quietbit.mechanism.response import RandomisedResponse
 from quietbit.node.request import Framed
-from quietbit.run.request import request_record
 from quietbit.wire.uplink import Uplink
 from unit.flower.kit import (
     CONFIG,

@@ -28,8 +28,8 @@ pytestmark = pytest.mark.filterwarnings("ignore::quietbit.flower.SeededRngWarnin
 @pytest.fixture
 def eager(monkeypatch):
     """Let the clip move with every answer, however few there are and however loud the noise."""
-    monkeypatch.setattr("quietbit.plan.clip.SURE", 0.0)
-    monkeypatch.setattr("quietbit.plan.clip.RISE", 1e12)
+    monkeypatch.setattr("quietbit.federation.moving_clip.SURE", 0.0)
+    monkeypatch.setattr("quietbit.federation.moving_clip.RISE", 1e12)
 
 
 def clips(strategy):

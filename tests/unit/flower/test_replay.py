@@ -16,12 +16,12 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Context, RecordDict
 from flwr.serverapp.strategy import FedAdam, FedAvg, FedAvgM
 
 from quietbit.errors import InvalidParameter
+from quietbit.federation.messages import MODEL, SPEED
+from quietbit.federation.request import request_record
 from quietbit.flower import PrivateStrategy, Simulation
 from quietbit.node.refusal import Reason, Refusal
 from quietbit.node.request import run_name
 from quietbit.node.stores import MOST_RUNS, ModelFolder
-from quietbit.run.messages import MODEL, SPEED
-from quietbit.run.request import request_record
 from quietbit.wire.downlink import HEAD
 from unit.flower import secure_kit
 from unit.flower.kit import RUN, HandGrid, be_the_server, context, gated, ledger, simulated, trained

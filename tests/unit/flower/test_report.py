@@ -82,7 +82,7 @@ def test_json_and_table():
     assert "Nodes, in this run (what a node released in other runs is in its own ledger)" in text
     assert text.count("asked  answered  declined  failed  refused") == 2
     assert (values["format"], values["version"]) == ("quietbit federated run", 1)
-    assert text.splitlines()[-2].startswith(
+    assert text.splitlines()[-1].startswith(
         "The worst client, per node number in this run: epsilon <= "
     )
     assert max(map(len, text.splitlines()[:-2])) <= 100

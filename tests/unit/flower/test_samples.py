@@ -14,8 +14,8 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
 from flwr.serverapp.strategy import FedAvgM
 
 from quietbit.errors import InvalidParameter, QuietbitError
+from quietbit.federation.plan import Plan
 from quietbit.flower import PrivateStrategy, Simulation, dp_sgd_step, private_batch
-from quietbit.run.plan import Plan
 from quietbit.target import Unit
 from unit.flower.kit import RUN, HandGrid, be_the_server, context, gated, ledger, simulated
 from unit.node.makers import write_policy
@@ -193,7 +193,7 @@ def test_both_examples_of_the_page_give_the_same_step():
 @pytest.fixture
 def client_log(caplog, monkeypatch):
     """What a node's owner reads, whatever other tests did to the loggers above."""
-    logger = logging.getLogger("quietbit.run.client")
+    logger = logging.getLogger("quietbit.federation.client")
     monkeypatch.setattr(logger, "disabled", False)
     monkeypatch.setattr(logger, "propagate", False)
     logger.addHandler(caplog.handler)

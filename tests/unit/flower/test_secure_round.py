@@ -164,7 +164,7 @@ def test_ledger_and_report_name_the_trust_and_whom_they_count_on():
     )
     assert values["guarantee"]["epsilon_upper"] == two
     assert values["settings"]["quietbit.masks.threshold"] == 4
-    assert str(report).splitlines()[-2].endswith("It counts on 3 honest clients in every sum.")
+    assert str(report).splitlines()[-1].endswith("It counts on 3 honest clients in every sum.")
 
 
 def test_bytes_of_all_steps_are_counted():

@@ -9,9 +9,9 @@ pytest.importorskip("flwr", reason="needs the flower extra")
 from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, RecordDict
 from flwr.serverapp.strategy import FedAvg
 
+from quietbit.federation.parts.stragglers import Stragglers
 from quietbit.flower import PrivateStrategy
 from quietbit.flower.stragglers import PAUSE, HurriedGrid
-from quietbit.run.parts.stragglers import Stragglers
 from quietbit.wire.uplink import Uplink
 from unit.flower.kit import (
     CONFIG,

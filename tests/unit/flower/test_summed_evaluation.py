@@ -10,11 +10,11 @@ from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.serverapp.strategy import FedAvg
 
 from quietbit import Plan
+from quietbit.federation.request import request_record
 from quietbit.flower import PrivateStrategy
 from quietbit.mechanism.response import RandomisedResponse, SummedResponse
 from quietbit.node.budget import account_of
 from quietbit.node.policy import simulated_members
-from quietbit.run.request import request_record
 from unit.flower.kit import SIMULATED, be_the_server, ledger, model
 from unit.flower.secure_kit import ACTIVE, CONFIG, SUM, Room, asking, run
 from unit.flower.test_evaluation import evaluates

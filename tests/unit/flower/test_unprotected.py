@@ -15,8 +15,8 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, MetricRec
 from flwr.serverapp.strategy import FedAvg
 
 from quietbit import InvalidParameter, QuietbitError
+from quietbit.federation.messages import METRICS
 from quietbit.privacy.account import Account
-from quietbit.run.messages import METRICS
 from unit.flower.kit import DIMENSION, NODES, Federation, model, shift, trained
 
 SECRET = 417.25

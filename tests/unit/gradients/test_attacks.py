@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 
 from quietbit.errors import InvalidParameter
+from quietbit.federation.batch import dp_sgd_step, serving
 from quietbit.gradients import SampleGradients, sample_gradients
 from quietbit.mechanism.additive import Gaussian
 from quietbit.mechanism.ball import Ball, Norm
 from quietbit.mechanism.batch import PoissonBatch
 from quietbit.node.request import Framed
-from quietbit.run.batch import dp_sgd_step, serving
 from quietbit.wire.uplink import Uplink
 from unit.node.makers import DIMENSION, keeper, request
 

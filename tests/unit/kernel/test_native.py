@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 
 from quietbit.errors import InvalidParameter, MissingDependency
-from quietbit.kernel import native
+from quietbit.kernel import c as native
+from quietbit.kernel.c import build
 from quietbit.kernel.expand import quantile_table
-from quietbit.kernel.native import build
 from quietbit.kernel.norm import clip_factor, exact_sum
 from quietbit.kernel.rng import DeviceBlock
 from quietbit.kernel.sampler import Gain

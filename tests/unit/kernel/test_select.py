@@ -56,4 +56,4 @@ def test_without_a_compiler_numpy_serves_and_says_so_once(tmp_path: Path) -> Non
     )
     assert run.stdout.splitlines() == ["reference reference", "True"]
     assert run.stderr.count("SlowKernelWarning") == 1
-    assert "python -m quietbit.kernel.native" in run.stderr
+    assert "python -m quietbit.kernel.c" in run.stderr

@@ -14,15 +14,15 @@ from scipy import stats
 
 from quietbit import Ball, Gaussian, Norm, Uplink
 from quietbit.errors import InvalidPayload, Outlier
+from quietbit.federation.collectors import Plain, Singles
+from quietbit.federation.messages import Asked, Reply
+from quietbit.federation.part import Scope
+from quietbit.federation.record import Counts
+from quietbit.federation.round import Round
 from quietbit.kernel.rng import seeded_rng
 from quietbit.mechanism.batch import LocalSteps, PoissonBatch
 from quietbit.mechanism.length import honest_length, normal_length_upper
 from quietbit.node.request import Framed
-from quietbit.run.collectors import Plain, Singles
-from quietbit.run.messages import Asked, Reply
-from quietbit.run.part import Scope
-from quietbit.run.record import Counts
-from quietbit.run.round import Round
 from quietbit.wire.payload import build
 from quietbit_lab.baseline.noise import exponential_length_upper
 from quietbit_lab.baseline.skellam import Skellam

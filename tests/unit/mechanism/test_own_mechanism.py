@@ -19,12 +19,12 @@ import quietbit.target
 from plans import flat_plan
 from quietbit import Plan
 from quietbit.cli.main import main
-from quietbit.local import Training, simulate
+from quietbit.federation.simulate import Training, simulate
 from quietbit.mechanism import registry
 from quietbit.mechanism.calibrate import alternatives
 from quietbit_lab.auditor.audit import audit
 from refusals import refuses
-from unit.local.makers import small_problem
+from unit.federation.simulate.makers import small_problem
 
 PAGE = Path(__file__).parents[3] / "docs" / "how-to" / "add-your-own-mechanism.md"
 GIVEN = {

@@ -20,16 +20,16 @@ from quietbit import (
     calibrate,
     seeded_rng,
 )
+from quietbit.federation.simulate import Training, simulate
 from quietbit.kernel.reference import ReferenceKernel
 from quietbit.kernel.transform import rotate_back
-from quietbit.local import Training, simulate
 from quietbit.mechanism.ball import usual_kernel
 from quietbit.mechanism.projected import Projected, ProjectedSamples
 from quietbit.mechanism.registry import build, describe, family_of, identity_of
 from quietbit.privacy.cost import sample_share
 from quietbit.target import Unit
 from refusals import refuses
-from unit.local.makers import small_problem
+from unit.federation.simulate.makers import small_problem
 from unit.mechanism.makers import CountingWords
 from unit.mechanism.test_projected import Spy
 

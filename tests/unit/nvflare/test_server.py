@@ -25,10 +25,10 @@ from nvflare.app_common.utils.fl_model_utils import FLModelUtils
 from nvflare.app_common.workflows.base_fedavg import _get_num_steps_weight
 
 from quietbit.errors import InvalidParameter
+from quietbit.federation.exchange import NO_WEIGHT
 from quietbit.node.request import Framed
 from quietbit.nvflare import PrivateReceiver, add_privacy
 from quietbit.nvflare.client import number_of
-from quietbit.run.exchange import NO_WEIGHT
 from quietbit.wire.uplink import Uplink
 from unit.nvflare.kit import (
     CONFIG,

@@ -16,7 +16,7 @@ from nvflare.app_common.app_event_type import AppEventType
 from nvflare.app_common.utils.fl_model_utils import FLModelUtils
 
 from quietbit.errors import QuietbitError
-from quietbit.run.exchange import NO_WEIGHT
+from quietbit.federation.exchange import NO_WEIGHT
 from unit.nvflare.kit import CONFIG, Server, Site, carried, release_of, trained, weights
 
 SECRET = 417.25

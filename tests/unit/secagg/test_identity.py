@@ -31,7 +31,7 @@ def test_a_private_key_is_written_for_its_owner_alone_and_shown_nowhere(tmp_path
     with pytest.raises(QuietbitError, match="Cannot write the key"):
         mine.save(tmp_path / "key")
     (tmp_path / "key").chmod(0o640)
-    with refuses("key", str(tmp_path / "key")):
+    with refuses("key"):
         Identity.load(tmp_path / "key")
     (tmp_path / "other").write_text("no key")
     (tmp_path / "other").chmod(0o600)

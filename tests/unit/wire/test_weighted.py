@@ -11,10 +11,10 @@ import pytest
 from plans import flat_plan
 from quietbit import Ball, Gaussian, Norm, Uplink
 from quietbit.errors import InvalidPayload
+from quietbit.federation.simulate import Training, simulate
 from quietbit.kernel.rng import seeded_rng
-from quietbit.local import Training, simulate
 from quietbit.wire.uplink import effective, weight_of
-from unit.local.test_uneven import Flat
+from unit.federation.simulate.test_uneven import Flat
 from unit.mechanism.makers import MECHANISMS, WIDTH
 
 

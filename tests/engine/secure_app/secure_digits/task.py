@@ -5,7 +5,7 @@ from functools import lru_cache
 import numpy as np
 from flwr.app import Array, ArrayRecord
 
-from quietbit.local.problem import LocalPlan
+from quietbit.federation.simulate.problem import LocalPlan
 from quietbit.mechanism.ball import Norm
 from quietbit_lab.task.registry import TaskSpec, build_task
 

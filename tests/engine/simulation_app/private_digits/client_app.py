@@ -11,8 +11,8 @@ from flwr.clientapp.mod import message_size_mod
 from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects
 
 from private_digits.task import problem, to_vector
+from quietbit.federation.simulate.problem import LocalPlan
 from quietbit.flower import PrivateClientApp, Simulation
-from quietbit.local.problem import LocalPlan
 from quietbit.mechanism.ball import Norm
 
 

@@ -20,7 +20,7 @@ from scipy.special import ndtri
 
 from quietbit._search import bisect
 from quietbit._typing import FloatVector
-from quietbit.auditor.ratio import clopper_pearson
+from quietbit.federation.intervals import clopper_pearson
 
 __all__ = ["counted", "detectable_lower", "measurable", "ratio_lower"]
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 if TYPE_CHECKING:
     from quietbit.cli.console import Report
-    from quietbit.local.problem import Problem
+    from quietbit.federation.simulate.problem import Problem
     from quietbit_lab.experiment.grid import Job
     from quietbit_lab.experiment.sweep import MakeProblem
 
@@ -78,7 +78,7 @@ LINES = (
 def train_all(report: Report) -> list[dict[str, Any]]:
     """Train every mechanism at every epsilon with every seed; return them as a sweep's results."""
     from quietbit.errors import QuietbitError
-    from quietbit.local.loop import FINISHED
+    from quietbit.federation.simulate.loop import FINISHED
     from quietbit_lab.experiment.sweep import run_job
 
     jobs = _jobs(secrets.randbits(32))
@@ -125,8 +125,8 @@ def _problem(clients: int) -> MakeProblem:
 
 
 def _jobs(first: int) -> list[Job]:
-    from quietbit.local.problem import Training
-    from quietbit.run.plan import Plan
+    from quietbit.federation.plan import Plan
+    from quietbit.federation.simulate.problem import Training
     from quietbit.target import Adjacency, Trust
     from quietbit_lab.experiment.grid import Job
     from quietbit_lab.experiment.record import Setting

@@ -15,7 +15,7 @@ from quietbit.errors import InvalidParameter, check_real, require
 from quietbit_lab.cli.train import QUIET, DataOption
 
 if TYPE_CHECKING:
-    from quietbit.local.problem import Problem
+    from quietbit.federation.simulate.problem import Problem
 
 __all__ = ["make_problem", "sweep"]
 

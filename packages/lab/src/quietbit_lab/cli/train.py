@@ -13,7 +13,7 @@ from quietbit.cli.options import check_outputs, number_or_word, option, takes, u
 from quietbit.errors import InvalidParameter, QuietbitError
 
 if TYPE_CHECKING:
-    from quietbit.local.loop import Point, Run
+    from quietbit.federation.simulate.loop import Point, Run
     from quietbit_lab.experiment.record import Setting
     from quietbit_lab.task.registry import TaskSpec
 
@@ -219,7 +219,7 @@ def _train(
     json: bool,
 ) -> None:
     from quietbit._files import write_json
-    from quietbit.local.loop import INTERRUPTED, TARGET, simulate
+    from quietbit.federation.simulate.loop import INTERRUPTED, TARGET, simulate
     from quietbit_lab.experiment.record import run_record
     from quietbit_lab.task.linear import LinearSoftmax
     from quietbit_lab.task.registry import build_task
@@ -271,7 +271,7 @@ def _as_a_whole(
     problem: Any, setting: Setting, spec: TaskSpec, device: str, show: Any
 ) -> tuple[Run, dict[str, Any]]:
     """Train a linear model on a device, as a batch of one."""
-    from quietbit.local.loop import INTERRUPTED
+    from quietbit.federation.simulate.loop import INTERRUPTED
     from quietbit_lab.task.batch import Batch
     from quietbit_lab.task.batch_sweep import batch_records
     from quietbit_lab.task.linear_device import DeviceProblem, open_device
@@ -355,8 +355,8 @@ def _rows(run: Run, draws: str, protects: str, out: Path | None) -> list[Row]:
 
 def _clip_note(run: Run) -> str:
     """Return why the clip could not move, where it could not."""
+    from quietbit.federation.moving_clip import why_it_stays
     from quietbit.mechanism.abilities import Scouted
-    from quietbit.plan.clip import why_it_stays
 
     if run.mechanism is None:
         scouted = None

@@ -25,8 +25,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quietbit.errors import require, require_module
-from quietbit.kernel.native import address
-from quietbit.kernel.native.build import BuildFailed, build_library
+from quietbit.kernel.c import address
+from quietbit.kernel.c.build import BuildFailed, build_library
 from quietbit_lab.cohort.law import CodeLaw
 
 __all__ = ["mean_codes"]

@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Any
 
 from quietbit.errors import QuietbitError
+from quietbit.federation.plan import Plan
+from quietbit.federation.report import FORMAT, VERSION
 from quietbit.mechanism.registry import describe, identity_of
-from quietbit.run.plan import Plan
-from quietbit.run.report import FORMAT, VERSION
 from quietbit_lab.experiment.groups import groups_of_run
 from quietbit_lab.experiment.record import plan_table
 

@@ -6,7 +6,7 @@ Idea     with ``evaluate.groups`` a node's answer names one of two cells per gro
 Symbols  r, w: shares of all examples that are in the group and right, and wrong; a = r / (r + w).
 Source   the union bound: a rises with r and falls with w, so that intervals of r and w at 97.5 %
          each give one of a at 95 %. It covers the coins and the choice of clients, as those of
-         `quietbit.run.parts.evaluation` do.
+         `quietbit.federation.parts.evaluation` do.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from quietbit.auditor.ratio import clopper_pearson
-from quietbit.run.parts.evaluation import DOUBT, Evaluation
-from quietbit.run.plan import Plan
+from quietbit.federation.intervals import clopper_pearson
+from quietbit.federation.parts.evaluation import DOUBT, Evaluation
+from quietbit.federation.plan import Plan
 
 __all__ = ["group_accuracies", "groups_of_run"]
 

@@ -25,11 +25,11 @@ from typing import Any, final
 import attrs
 
 from quietbit.errors import InvalidParameter, QuietbitError, check_known, require
-from quietbit.local.loop import Point, Run
-from quietbit.local.problem import Training
+from quietbit.federation.plan import Plan
+from quietbit.federation.simulate.loop import Point, Run
+from quietbit.federation.simulate.problem import Training
 from quietbit.mechanism.registry import describe
 from quietbit.privacy.guarantee import Guarantee
-from quietbit.run.plan import Plan
 
 __all__ = [
     "EVERY_CLIENT",

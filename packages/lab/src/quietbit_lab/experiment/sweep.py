@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from quietbit.errors import QuietbitError, check_int, check_real
-from quietbit.local.loop import INTERRUPTED, simulate
-from quietbit.local.problem import Problem
+from quietbit.federation.simulate.loop import INTERRUPTED, simulate
+from quietbit.federation.simulate.problem import Problem
 from quietbit_lab.experiment.grid import Job, Sweep
 from quietbit_lab.experiment.lines import append_line, only_writer, read_lines
 from quietbit_lab.experiment.record import modern, run_record

@@ -31,16 +31,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quietbit.errors import require, require_module
-from quietbit.local.loop import DIVERGED, FINISHED, LARGEST, TARGET, Point, Run
-from quietbit.local.problem import Rows, Score
+from quietbit.federation.compare import bytes_sent
+from quietbit.federation.costs import ClientCosts
+from quietbit.federation.participation import Schedule, releases_per_client
+from quietbit.federation.plan import Plan
+from quietbit.federation.simulate.loop import DIVERGED, FINISHED, LARGEST, TARGET, Point, Run
+from quietbit.federation.simulate.problem import Rows, Score
+from quietbit.federation.terms import EACH_ONCE, SAMPLED
 from quietbit.mechanism.ball import Norm
 from quietbit.mechanism.base import Mechanism
-from quietbit.plan.compare import bytes_sent
 from quietbit.privacy.guarantee import Guarantee
-from quietbit.run.costs import ClientCosts
-from quietbit.run.participation import Schedule, releases_per_client
-from quietbit.run.plan import Plan
-from quietbit.run.terms import EACH_ONCE, SAMPLED
 from quietbit_lab.cohort.means import Way, way_of
 from quietbit_lab.experiment.record import Setting
 

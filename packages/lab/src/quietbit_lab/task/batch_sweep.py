@@ -23,8 +23,8 @@ import numpy as np
 
 from quietbit._files import write_json, write_whole
 from quietbit.errors import InvalidParameter, QuietbitError, check_real, require_module
-from quietbit.local.loop import Point, Run
-from quietbit.local.problem import Problem, Score
+from quietbit.federation.simulate.loop import Point, Run
+from quietbit.federation.simulate.problem import Problem, Score
 from quietbit.privacy.guarantee import Guarantee
 from quietbit.target import Adjacency, Trust, Unit
 from quietbit_lab.cohort.means import way_of

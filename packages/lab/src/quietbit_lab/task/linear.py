@@ -19,7 +19,14 @@ from numpy.typing import NDArray
 
 from quietbit._typing import FloatVector
 from quietbit.errors import require
-from quietbit.local.problem import MAX_CLIP, LocalPlan, Rows, Score, clip_factors, clip_rows
+from quietbit.federation.simulate.problem import (
+    MAX_CLIP,
+    LocalPlan,
+    Rows,
+    Score,
+    clip_factors,
+    clip_rows,
+)
 from quietbit.mechanism.ball import Norm
 from quietbit.target import Unit
 from quietbit_lab.task.dataset import Dataset, Partition

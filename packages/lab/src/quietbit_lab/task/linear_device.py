@@ -24,7 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quietbit.errors import InvalidParameter, QuietbitError, require, require_module
-from quietbit.local.problem import MARGIN, Rows
+from quietbit.federation.simulate.problem import MARGIN, Rows
 from quietbit.mechanism.ball import Norm
 from quietbit.target import Unit
 from quietbit_lab.cohort.means import OuterMean, Way, together

@@ -31,9 +31,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quietbit.errors import require, require_module
+from quietbit.federation.simulate.problem import MARGIN, LocalPlan, Rows, Score, clip_rows
 from quietbit.gradients import SampleGradients
 from quietbit.gradients.rows import LANES
-from quietbit.local.problem import MARGIN, LocalPlan, Rows, Score, clip_rows
 from quietbit.target import Unit
 from quietbit_lab.task.dataset import Dataset, Examples, Partition
 

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quietbit.errors import require, require_module
-from quietbit.local.problem import LocalPlan, Rows
+from quietbit.federation.simulate.problem import LocalPlan, Rows
 from quietbit.mechanism.ball import Norm
 from quietbit.target import Trust, Unit
 from quietbit_lab.cohort.means import Way

@@ -1,10 +1,10 @@
 """A task of one's own: a function, named on the command line, that makes a problem.
 
 Idea     ``module:function`` names a function of an installed module, or of one in the working
-         folder. It is called with ``seed`` and returns a `quietbit.local.Problem`: clients, their
-         clipped updates, a start and a score. Importing a module runs it, so that a name counts
-         only where a person gave it: a record or a sweep file that names one is refused unless the
-         command line names the same.
+         folder. It is called with ``seed`` and returns a `Problem`: clients, their clipped updates,
+         a start and a score. Importing a module runs it, so that a name counts only where a person
+         gave it: a record or a sweep file that names one is refused unless the command line names
+         the same.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import sys
 from typing import Any
 
 from quietbit.errors import InvalidParameter, QuietbitError, require
-from quietbit.local.problem import Problem
+from quietbit.federation.simulate.problem import Problem
 
 __all__ = ["check_named", "is_own", "own_problem"]
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, final
 
 from quietbit.errors import check_int, check_known, require
-from quietbit.local.problem import Problem
+from quietbit.federation.simulate.problem import Problem
 from quietbit_lab.task.dataset import Dataset, Examples, Partition, data_folder
 from quietbit_lab.task.own import is_own, own_problem
 

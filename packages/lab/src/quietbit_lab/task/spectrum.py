@@ -2,7 +2,7 @@
 
 Idea     directions of one half of public gradients are held against the mean of the other half,
          both ways; what they miss is missed in every round, and noise grows with their number.
-Symbols  as in `quietbit.subspace`.
+Symbols  as in `quietbit.gradients.subspace`.
 Source   docs/how-to/send-fewer-numbers.md.
 """
 
@@ -17,7 +17,7 @@ from attrs import frozen
 from numpy.typing import ArrayLike, NDArray
 
 from quietbit.errors import check_int, check_real, require
-from quietbit.subspace import Subspace
+from quietbit.gradients.subspace import Subspace
 
 __all__ = ["SizeRow", "best_size", "spectrum"]
 

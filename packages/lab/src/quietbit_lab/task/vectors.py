@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quietbit._typing import FloatVector
-from quietbit.local.problem import LocalPlan, Rows, Score, clip_rows
+from quietbit.federation.simulate.problem import LocalPlan, Rows, Score, clip_rows
 
 __all__ = ["VectorMean"]
 

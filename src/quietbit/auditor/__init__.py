@@ -1,1 +1,0 @@
-"""The doctor: a self-test of this installation, and exact bounds on a probability from counts."""

@@ -1,0 +1,174 @@
+"""What happens to the releases of a round: from the nodes that are asked to one mean.
+
+Idea     a collector says what to ask next (`Query`), reads what comes, and has the mean at the end.
+         It knows no engine and counts nobody: `federation.round` does. `Plain` is a mean of
+         releases that the server sees; masked sums are `federation.parts.masks`; a simulation
+         without privacy, or with a trusted server, has one of its own (`simulate/clients.py`).
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar, final
+
+from attrs import define, field, frozen
+
+from quietbit._typing import FloatVector
+from quietbit.errors import InvalidPayload
+from quietbit.federation.messages import Node, Release, Reply, join_pieces
+from quietbit.federation.part import Scope
+from quietbit.mechanism.base import Answers
+from quietbit.node.request import Framed
+from quietbit.wire.uplink import Aggregator, Uplink
+
+__all__ = ["Collector", "Plain", "Query", "Singles"]
+
+
+@final
+@frozen(eq=False)
+class Query:
+    """What is asked next: which nodes, and by which records of their own.
+
+    ``releases`` says that apps are asked; else it is a ``step``, which ends after ``timeout``
+    seconds.
+    """
+
+    nodes: tuple[Node, ...]
+    records: Mapping[Node, Mapping[str, Any]] = field(factory=dict)
+    step: str = ""
+    releases: bool = True
+    timeout: float | None = None
+
+
+class Collector(ABC):
+    """From the nodes of a round to the mean of their releases; ``result`` is what comes of them."""
+
+    result: ClassVar[str] = "mean"
+
+    @property
+    def size(self) -> int | None:
+        """How many nodes the result was to be of; None where that is who was asked."""
+        return None
+
+    @abstractmethod
+    def start(self, nodes: Sequence[Node]) -> None:
+        """Begin with the nodes of a round."""
+
+    @abstractmethod
+    def next(self) -> Query | None:
+        """Return what to ask now; None at the end. Raise where there will be no result."""
+
+    def beside(self, requests: int) -> Mapping[str, Any]:
+        """Return the records of requests beside those for releases, of so many altogether."""
+        return {}
+
+    def answer(self, node: Node, reply: Reply) -> None:
+        """Read the answer to a step; refuse one that is not valid."""
+        raise InvalidPayload("no step was asked for.")
+
+    def read(self, scope: Scope, reply: Reply) -> Any:
+        """Return the payload of a release; refuse one of another run, round or node."""
+        release = Framed.from_bytes(join_pieces(reply.records))
+        release.expect(scope.run, scope.number, scope.name_of(reply.node))
+        return release.payload
+
+    @abstractmethod
+    def decode(self, payload: Any) -> FloatVector:
+        """Return the estimate that a payload is by itself."""
+
+    @abstractmethod
+    def add(self, release: Release) -> None:
+        """Add a release; one that is not valid is refused, and changes nothing."""
+
+    @abstractmethod
+    def mean(self) -> FloatVector | None:
+        """Return the mean of the releases; None where there is none."""
+
+    def kept(self) -> FloatVector | None:
+        """Return the mean on the rows that all nodes keep; None where there is none."""
+        return None
+
+    def answers(self) -> Answers | None:
+        """Return what nodes answered about the clip; None where nobody did."""
+        return None
+
+    def columns(self) -> Mapping[str, Any]:
+        """Return columns of the round's report."""
+        return {}
+
+    def liars(self) -> Mapping[Node, str]:
+        """Return the nodes that broke the protocol, with what they did."""
+        return {}
+
+
+@define(eq=False)
+class Plain(Collector):
+    """The mean of releases that the server sees one by one."""
+
+    channel: Uplink
+    _nodes: tuple[Node, ...] | None = field(default=None, init=False)
+    _aggregator: Aggregator = field(init=False)
+
+    @_aggregator.default
+    def _empty(self) -> Aggregator:
+        return self.channel.aggregator()
+
+    def start(self, nodes: Sequence[Node]) -> None:
+        """Ask all of them, once."""
+        self._nodes = tuple(nodes)
+
+    def next(self) -> Query | None:
+        """Return the one query of a plain round."""
+        nodes = self._nodes
+        self._nodes = None
+        return None if nodes is None else Query(nodes)
+
+    def decode(self, payload: Any) -> FloatVector:
+        """Return the estimate that a payload is by itself."""
+        estimate: FloatVector = self.channel.receive([payload])
+        return estimate
+
+    def add(self, release: Release) -> None:
+        """Add a release, with its weight."""
+        self._aggregator.add(release.payload, release.weight)
+
+    def mean(self) -> FloatVector | None:
+        """Return the mean of the releases; None where there is none."""
+        if not self._aggregator.count:
+            return None
+        mean: FloatVector = self._aggregator.mean()
+        return mean
+
+    def kept(self) -> FloatVector | None:
+        """Return the mean on the rows that all nodes keep; None where there is none."""
+        return self._aggregator.kept() if self._aggregator.count else None
+
+    def answers(self) -> Answers | None:
+        """Return what nodes answered about the clip; None where nobody did."""
+        return self._aggregator.answers()
+
+
+@final
+@define(eq=False)
+class Singles(Plain):
+    """Releases for an engine that averages: it takes the estimate of each, as it comes.
+
+    With ``adds`` there is a mean of them here, too.
+    """
+
+    adds: bool = False
+    _latest: tuple[FloatVector, float] | None = field(default=None, init=False)
+
+    def add(self, release: Release) -> None:
+        """Decode a release, and keep its estimate until it is taken."""
+        estimate = self.decode(release.payload)
+        if self.adds:
+            super().add(release)
+        self._latest = (estimate, release.weight)
+
+    def latest(self) -> tuple[FloatVector, float] | None:
+        """Return the estimate of the last release, and its weight; hand it over once."""
+        latest = self._latest
+        self._latest = None
+        return latest

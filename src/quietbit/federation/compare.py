@@ -1,0 +1,445 @@
+"""Which mechanism, under which trust: every way to meet a target, with bytes, noise, a verdict.
+
+Idea     every family of the registry, sums behind masks, and a trusted server as the yardstick are
+         calibrated to the same target, so that each error is that of a real mechanism. A way that
+         cannot reach the target says so in one sentence. `expectation` gives the verdict on a run.
+Symbols  d = dimension; m = cohort; T = rounds; N = clients; r = T m / N releases of a client.
+         noise: length of the noise in the mean of a round, as a multiple of the clip.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any, final
+
+from attrs import evolve
+
+from quietbit.arrays import Structure
+from quietbit.errors import InvalidParameter, QuietbitError, check_int, check_real, require
+from quietbit.mechanism.abilities import kept_coordinates
+from quietbit.mechanism.ball import Ball, Norm
+from quietbit.mechanism.base import Mechanism
+from quietbit.mechanism.calibrate import Calibration, alternatives, calibrate, smallest_of_the_best
+from quietbit.mechanism.central_sum import SumCalibration, calibrate_sum
+from quietbit.mechanism.expectation import Expectation, expectation
+from quietbit.mechanism.rotation import fewest_kept
+from quietbit.privacy.guarantee import Guarantee
+from quietbit.secagg.plan import masked_size
+from quietbit.target import Adjacency, Target, Trust, Unit
+from quietbit.wire.downlink import HEAD
+from quietbit.wire.payload import Header
+
+__all__ = [
+    "FLOAT_BYTES",
+    "Comparison",
+    "ComparisonRow",
+    "bytes_sent",
+    "compare",
+    "dimension_of",
+]
+
+Report = Callable[[float, str], None]
+FLOAT_BYTES = 4
+CENTRAL = "gaussian"
+SUMMED = "imvu"
+OF_SAMPLES = ("gaussian", "imvu")  # families whose cost a secret batch lowers
+LEAST_KEPT = 64  # with fewer, the second clip shortens long updates too much
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class ComparisonRow:
+    """One way to meet the target; where it cannot, ``refusal`` says why and there are no numbers.
+
+    Args:
+        name: of the mechanism's family.
+        trust: who sees what.
+        keep: the number of coordinates sent, where not all are.
+        mechanism: calibrated to the target.
+        guarantee: of all releases of one client.
+        payload_bytes: what a client sends per round.
+        downlink_bytes: what it receives: the model, or the broadcast where few coordinates are kept
+            and shared.
+        expected: what to expect of a run.
+        refusal: why the target is out of reach.
+    """
+
+    name: str
+    trust: Trust
+    keep: int | None = None
+    mechanism: Mechanism | None = None
+    guarantee: Guarantee | None = None
+    payload_bytes: int = 0
+    downlink_bytes: int = 0
+    expected: Expectation | None = None
+    refusal: str = ""
+
+    @property
+    def noise(self) -> float:
+        """The noise in the mean of a round, in clips; infinite where the target is out of reach."""
+        if self.expected is None:
+            return math.inf
+        return self.expected.noise
+
+    @property
+    def verdict(self) -> str:
+        """The verdict on a run, or why there is none."""
+        if self.expected is None:
+            return self.refusal
+        return self.expected.sentence()
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Samples:
+    """What a site does where its single samples are protected.
+
+    It has ``count`` samples, each in a batch with probability ``rate``. With ``local_steps`` a
+    release is the difference of models after that number of private steps; without, every step is
+    sent.
+    """
+
+    count: int
+    rate: float
+    local_steps: int | None
+
+    def keywords(self) -> dict[str, Any]:
+        """Return what `calibrate` takes; a step of length 1 makes the noise one in clips."""
+        keywords: dict[str, Any] = {"samples": self.count, "sampling_rate": self.rate}
+        if self.local_steps is not None:
+            keywords["local_steps"] = self.local_steps
+            keywords["local_rate"] = 1.0
+        return keywords
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """The request as understood, and one row per way; `compare` has what the fields mean."""
+
+    ball: Ball
+    target: Target
+    clients: int
+    cohort: int
+    rounds: int
+    min_honest_clients: int | None = None
+    samples: Samples | None = None
+    rows: tuple[ComparisonRow, ...] = ()
+
+    def best(self, trust: Trust | str) -> ComparisonRow | None:
+        """Return the row that ``auto`` chooses; None where no way reaches the target.
+
+        It is the one that sends least within 5 % of the least noise energy. Only ways whose decoded
+        mean is the update count (a sign's is not).
+        """
+        trust = Trust(trust)
+        rows = []
+        errors = []
+        for row in self.rows:
+            if row.trust is not trust or row.expected is None or row.mechanism is None:
+                continue
+            if not row.mechanism.error().unitless:
+                rows.append(row)
+                errors.append(row.expected.loudness**2)
+        if not rows:
+            return None
+        return rows[smallest_of_the_best(errors, [row.payload_bytes for row in rows])]
+
+
+def compare(
+    model: Any,
+    *,
+    epsilon: float,
+    delta: float,
+    adjacency: Adjacency | str,
+    cohort: int,
+    clients: int | None = None,
+    rounds: int | None = None,
+    releases: int | None = None,
+    trust: Trust | str | None = None,
+    unit: Unit | str = Unit.CLIENT,
+    samples: int | None = None,
+    sampling_rate: float | None = None,
+    local_steps: int | None = None,
+    clip: float | None = None,
+    norm: Norm | str | None = None,
+    min_honest_clients: int | None = None,
+    report: Report | None = None,
+) -> Comparison:
+    """Calibrate every mechanism and trust model that applies to the same target.
+
+    Args:
+        model: the number of parameters of an update: a number, a `Ball` (which sets the clip and
+            norm too), a torch module (what it trains), or arrays in dicts, lists and tuples such as
+            a ``state_dict``.
+        epsilon: the budget of all releases of one client together.
+        delta: of that epsilon.
+        adjacency: which two data sets are neighbours.
+        cohort: clients per round.
+        clients: how many there are in all; the cohort by default.
+        rounds: of the run; then a client sends ``ceil(rounds * cohort / clients)`` updates.
+        releases: how often a client takes part, instead of ``rounds``; then there are ``clients *
+            releases / cohort`` rounds.
+        trust: local, central or secure-aggregation; all of them by default.
+        unit: whose data an epsilon protects: all that a ``client`` has, or one ``sample`` of a site
+            that has many, such as a patient of a hospital; then the server sees every site's
+            releases.
+        samples: about how many samples a site has, where ``unit`` is sample.
+        sampling_rate: the probability of each to be in the secret batch of a step; 1 by default.
+        local_steps: private steps of a site per release; by default every step is sent.
+        clip: largest norm of an update; 1 by default. Rows depend on it only through the
+            mechanisms.
+        norm: l2 by default; sums behind masks support l2 alone.
+        min_honest_clients: for secure aggregation, how many of a cohort answer and do not collude;
+            all by default.
+        report: ``report(fraction, message)`` is called with the progress.
+
+    >>> comparison = compare(
+    ...     1_000, epsilon=4.0, delta=0.0, adjacency="replace-one",
+    ...     clients=10_000, cohort=1_000, releases=1, trust="local",
+    ... )
+    >>> best = comparison.best("local")
+    >>> best.name, best.expected.verdict.value
+    ('vmvu', 'noisy')
+    """
+    request = _request(
+        ball=_ball(model, clip, norm),
+        target=Target(epsilon, delta, adjacency, unit=Unit(unit)).limited(),
+        clients=clients,
+        cohort=cohort,
+        rounds=rounds,
+        releases=releases,
+    )
+    sites = _samples(unit, samples, sampling_rate, local_steps)
+    ways = list(WAYS) if trust is None else [Trust(trust)]
+    if trust is not None:
+        names = ", ".join(way.value for way in WAYS)
+        require(ways[0] in WAYS, "trust", trust, f"one of {names}")
+    if min_honest_clients is not None:
+        check_int(min_honest_clients, "min_honest_clients", 2, request.cohort)
+    request = replace(request, min_honest_clients=min_honest_clients, samples=sites)
+    if sites is not None:
+        local = trust is None or ways == [Trust.LOCAL]
+        require(local, "trust", trust, "local where samples are protected")
+        ways = [Trust.LOCAL]
+    tell = report or _say_nothing
+    rows: list[ComparisonRow] = []
+    if sites is not None:
+        rows = _of_samples(request, sites, tell)
+    else:
+        for way in ways:
+            rows += WAYS[way](request, tell)
+    return replace(request, rows=tuple(rows))
+
+
+def _say_nothing(_fraction: float, _message: str) -> None:
+    """Report no progress."""
+
+
+def _request(
+    *,
+    ball: Ball,
+    target: Target,
+    clients: int | None,
+    cohort: int,
+    rounds: int | None,
+    releases: int | None,
+) -> Comparison:
+    """Return the schedule of a comparison without rows.
+
+    Where clients take turns, the target is that of the client that takes part most often.
+    """
+    cohort = check_int(cohort, "cohort", 1)
+    clients = check_int(cohort if clients is None else clients, "clients", 1)
+    require(clients >= cohort, "clients", clients, f"at least {cohort}, the cohort")
+    if (rounds is None) == (releases is None):
+        rule = "given, and only one of them"
+        remedy = "give one; the other follows from it"
+        raise InvalidParameter.of("rounds or releases", rule, (rounds, releases), remedy)
+    if rounds is not None:
+        rounds = check_int(rounds, "rounds", 1)
+        releases = -(-rounds * cohort // clients)  # rounded up
+    else:
+        releases = check_int(releases, "releases", 1)
+        rounds = max(1, clients * releases // cohort)
+    return Comparison(ball, evolve(target, releases=releases), clients, cohort, rounds)
+
+
+def dimension_of(model: Any) -> int:
+    """Return the number of parameters of an update.
+
+    ``model`` is that number, a torch module, of which what it trains counts, or a tree of arrays.
+
+    >>> import numpy as np
+    >>> dimension_of({"weight": np.zeros((3, 4)), "bias": np.zeros(3)}), dimension_of(10)
+    (15, 10)
+    """
+    if isinstance(model, int) and not isinstance(model, bool):
+        return model
+    parameters = getattr(model, "parameters", None)
+    if callable(parameters):
+        trained = (parameter for parameter in parameters() if parameter.requires_grad)
+        return sum(int(parameter.numel()) for parameter in trained)
+    return Structure.of(model).size
+
+
+def bytes_sent(mechanism: Mechanism, trust: Trust, cohort: int) -> int:
+    """Return the bytes of one client's update under this trust, in a round of ``cohort`` clients.
+
+    A payload is a header and a body. Behind masks a code is as wide as the largest sum; keys and
+    shares, which do not grow with the update, are not counted. A trusted server gets 32-bit floats.
+    """
+    if trust is Trust.CENTRAL:
+        return FLOAT_BYTES * mechanism.ball.dimension
+    if trust is Trust.SECURE_AGGREGATION:
+        layout = mechanism.layout
+        return masked_size(cohort, layout.count, 2**layout.bits - 1)
+    return Header.of(mechanism).size
+
+
+def _row(
+    request: Comparison, name: str, trust: Trust, calibration: Calibration | SumCalibration
+) -> ComparisonRow:
+    """Return the row of a calibrated mechanism."""
+    mechanism = calibration.mechanism
+    dimension = request.ball.dimension
+    expected = expectation(
+        mechanism,
+        cohort=request.cohort,
+        rounds=request.rounds,
+        clients=request.clients,
+        trust=trust,
+    )
+    keep: int | None = kept_coordinates(mechanism)
+    downlink_bytes = FLOAT_BYTES * dimension
+    if keep is not None and keep < dimension:
+        downlink_bytes = min(downlink_bytes, HEAD.size + FLOAT_BYTES * keep)
+    else:
+        keep = None
+    return ComparisonRow(
+        name=name,
+        trust=trust,
+        keep=keep,
+        mechanism=mechanism,
+        guarantee=calibration.guarantee,
+        payload_bytes=bytes_sent(mechanism, trust, request.cohort),
+        downlink_bytes=downlink_bytes,
+        expected=expected,
+    )
+
+
+def _local(request: Comparison, tell: Report) -> list[ComparisonRow]:
+    """Return a row per family, and one with few coordinates kept where that sends less."""
+
+    def tell_share(fraction: float, message: str) -> None:
+        tell(0.7 * fraction, message)
+
+    rows = []
+    for way in alternatives(request.ball, request.target, report=tell_share):
+        if way.calibration is not None:
+            row = _row(request, way.mechanism, Trust.LOCAL, way.calibration)
+            if way.keep is None or row.keep is not None:
+                rows.append(row)
+        elif way.keep is None:  # report a refusal once
+            rows.append(ComparisonRow(way.mechanism, Trust.LOCAL, refusal=way.refusal))
+    return rows
+
+
+def _samples(
+    unit: Unit | str, samples: int | None, sampling_rate: float | None, local_steps: int | None
+) -> Samples | None:
+    """Return what sites do where samples are protected; refuse their numbers where clients are."""
+    numbers = {"samples": samples, "sampling_rate": sampling_rate, "local_steps": local_steps}
+    if Unit(unit) is Unit.CLIENT:
+        for name, value in numbers.items():
+            require(value is None, name, value, "left out unless unit is sample")
+        return None
+    remedy = "say about how many samples a site has"
+    require(samples is not None, "samples", samples, "given where samples are protected", remedy)
+    count = check_int(samples, "samples", 1)
+    rate = 1.0
+    if sampling_rate is not None:
+        rate = check_real(sampling_rate, "sampling_rate", at_most=1.0)
+    if local_steps is not None:
+        local_steps = check_int(local_steps, "local_steps", 1)
+    return Samples(count, rate, local_steps)
+
+
+def _of_samples(request: Comparison, sites: Samples, tell: Report) -> list[ComparisonRow]:
+    """Return a row per family that has a cost for a sample of a secret batch."""
+    rows = []
+    target = request.target
+    for place, name in enumerate(OF_SAMPLES):
+        tell(place / len(OF_SAMPLES), name)
+        try:
+            calibration = calibrate(
+                name, ball=request.ball, **target.keywords(), **sites.keywords()
+            )
+        except QuietbitError as error:
+            rows.append(ComparisonRow(name, Trust.LOCAL, refusal=str(error)))
+        else:
+            rows.append(_row(request, name, Trust.LOCAL, calibration))
+    return rows
+
+
+def _summed(request: Comparison, tell: Report) -> list[ComparisonRow]:
+    """Return the row of one-bit codes behind masks, and one with few coordinates kept.
+
+    The second is there where it sends less.
+    """
+    ball = request.ball
+    target = request.target
+    settings: dict[str, Any] = {
+        **target.keywords(),
+        "clients": request.cohort,
+        "min_honest_clients": request.min_honest_clients,
+    }
+    tell(0.7, "sums")
+    try:
+        l2 = ball.norm is Norm.L2
+        require(l2, "norm of the ball", ball.norm.value, "l2 for sums behind masks")
+        calibrations = [calibrate_sum(ball=ball, **settings)]
+    except QuietbitError as error:
+        return [ComparisonRow(SUMMED, Trust.SECURE_AGGREGATION, refusal=str(error))]
+    error_in_clips = calibrations[0].squared_error / ball.radius**2
+    keep = max(LEAST_KEPT, fewest_kept(error_in_clips, ball.dimension))
+    if keep <= ball.dimension // 2:
+        tell(0.85, "sums of kept coordinates")
+        calibrations.append(calibrate_sum(ball=ball, keep=keep, **settings))
+    return [
+        _row(request, SUMMED, Trust.SECURE_AGGREGATION, calibration) for calibration in calibrations
+    ]
+
+
+def _central(request: Comparison, tell: Report) -> list[ComparisonRow]:
+    """Return the yardstick: a trusted server adds noise once, to the sum of the updates."""
+    target = request.target
+    ball = evolve(request.ball, norm=Norm.L2)
+    try:
+        calibration = calibrate(CENTRAL, ball=ball, **target.keywords())
+    except QuietbitError as error:
+        return [ComparisonRow(CENTRAL, Trust.CENTRAL, refusal=str(error))]
+    cost = calibration.mechanism.privacy(target.adjacency) * target.releases
+    guarantee = cost.under(trust=Trust.CENTRAL).guarantee(target.delta)
+    row = _row(request, CENTRAL, Trust.CENTRAL, calibration)
+    return [replace(row, guarantee=guarantee)]
+
+
+WAYS: dict[Trust, Callable[[Comparison, Report], list[ComparisonRow]]] = {
+    Trust.LOCAL: _local,
+    Trust.SECURE_AGGREGATION: _summed,
+    Trust.CENTRAL: _central,
+}
+
+
+def _ball(model: Any, clip: float | None, norm: Norm | str | None) -> Ball:
+    """Return the ball of updates; refuse a clip or norm beside a Ball, which has its own."""
+    if isinstance(model, Ball):
+        require(clip is None, "clip", clip, "left out beside a Ball, which has one")
+        require(norm is None, "norm", norm, "left out beside a Ball, which has one")
+        return model
+    norm = Norm.L2 if norm is None else Norm(norm)
+    radius = 1.0 if clip is None else check_real(clip, "clip")
+    return Ball(norm, radius, dimension_of(model))

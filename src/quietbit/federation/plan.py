@@ -1,0 +1,469 @@
+"""The plan of a run: what may leave a client, what it may cost, and which capabilities the run has.
+
+Idea     a plan is a target (epsilon, delta, adjacency, trust, releases), a mechanism, a clip, and
+         sections. A section that is absent is off; each checks itself, and what two may not do
+         together is one list (`PAIRS`). A choice without effect is refused, so that no record
+         claims a number that was not used. A plan is made in Python, or read from a table: TOML, or
+         the flat config of Flower or NVFlare (docs/reference/plan.md has the keys).
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from functools import lru_cache
+from typing import Any, cast, final
+
+import attrs
+import numpy as np
+from attrs import field, frozen
+from numpy.typing import NDArray
+
+from quietbit.errors import InvalidParameter, QuietbitError, check_current, check_known, require
+from quietbit.federation.costs import ClientCosts
+from quietbit.federation.fields import check_fields
+from quietbit.federation.mechanism import account_of_run, mechanism_of, release_cost
+from quietbit.federation.participation import Schedule
+from quietbit.federation.parts.evaluation import Evaluate, Evaluation
+from quietbit.federation.parts.masks import Masks
+from quietbit.federation.parts.replay import Replay
+from quietbit.federation.parts.samples import Samples
+from quietbit.federation.parts.scouts import EVERY, EVERY_OF_SUMS, Scouts
+from quietbit.federation.parts.stragglers import Stragglers
+from quietbit.federation.parts.subspace import InSubspace
+from quietbit.federation.parts.weights import Weights
+from quietbit.federation.terms import (
+    CENTRAL,
+    EACH_ONCE,
+    OF_SIMULATION,
+    POISSON,
+    PREFIX,
+    MechanismChoice,
+    Section,
+    Table,
+    Terms,
+    given,
+    left_out,
+)
+from quietbit.mechanism.abilities import SamplePriced
+from quietbit.mechanism.base import Mechanism
+from quietbit.mechanism.registry import AUTO, family
+from quietbit.privacy.cost import Cost
+from quietbit.target import Trust
+
+__all__ = ["KEYS", "PAIRS", "PREFIX", "SECTIONS", "Pair", "Plan", "named_mechanisms"]
+
+START = 1.0  # the first clip, where it follows scouts
+ALIKE = 0.85  # of the names of two tables: one is probably the other misspelt
+SECTIONS: tuple[type[Section], ...] = (
+    MechanismChoice,
+    Masks,
+    Samples,
+    Scouts,
+    Evaluate,
+    Weights,
+    InSubspace,
+    Replay,
+    Stragglers,
+)  # parts of a run act in this order
+# Names that the layers below use for a key's value.
+BELOW = {
+    "radius": "clip",
+    "norm of the ball": "mechanism.norm",
+    "norm": "mechanism.norm",
+    "output_bits": "mechanism.bits",
+    "input_levels": "mechanism.levels",
+}
+
+
+def _masks(value: Table | None) -> Masks | None:
+    return Masks.optional(value)
+
+
+def _samples(value: Table | None) -> Samples | None:
+    return Samples.optional(value)
+
+
+def _scouts(value: Table | None) -> Scouts | None:
+    return Scouts.optional(value)
+
+
+def _evaluate(value: Table | None) -> Evaluate | None:
+    return Evaluate.optional(value)
+
+
+def _replay(value: Table | None) -> Replay | None:
+    return Replay.optional(value)
+
+
+def _weights(value: Table | None) -> Weights | None:
+    return Weights.optional(value)
+
+
+def _stragglers(value: Table | None) -> Stragglers | None:
+    return Stragglers.optional(value)
+
+
+def _subspace(value: Table | None) -> InSubspace | None:
+    return InSubspace.optional(value)
+
+
+@final
+@frozen
+class Plan(Terms):
+    """All choices of a run, fixed before data is seen; docs/reference/plan.md explains every key.
+
+    ``mechanism`` is the name of a family, ``auto``, ``none``, or a `MechanismChoice`. Without a
+    strength it is calibrated so that all releases of the most frequent client together meet the
+    budget; with one, a run stops before it exceeds the budget. ``clip="auto"`` starts at 1 and
+    follows scouts.
+
+    ``mode`` is the account that is enforced and calibrated on: ``planned``, where all releases are
+    of one mechanism fixed beforehand, as in a simulation; or ``adaptive``, as nodes keep it, who do
+    not trust a server that the next mechanism will be the same. A plan that is read from an
+    engine's config is adaptive.
+
+    >>> plan = Plan("gaussian", clip=1.0, adjacency="zero-out", epsilon=2.0, releases=7)
+    >>> plan.target.delta, round(plan.mechanism_for(dimension=30).noise_multiplier, 2)
+    (1e-05, 5.28)
+    """
+
+    masks: Masks | None = field(default=None, converter=_masks)
+    samples: Samples | None = field(default=None, converter=_samples)
+    scouts: Scouts | None = field(default=None, converter=_scouts)
+    evaluate: Evaluate | None = field(default=None, converter=_evaluate)
+    replay: Replay | None = field(default=None, converter=_replay)
+    weights: Weights | None = field(default=None, converter=_weights)
+    stragglers: Stragglers | None = field(default=None, converter=_stragglers)
+    subspace: InSubspace | None = field(default=None, converter=_subspace)
+
+    def __attrs_post_init__(self) -> None:
+        """Check every field, fill in what follows from others, and refuse what does not fit."""
+        check_fields(self)
+        self._complete()
+        _check_pairs(self)
+        if self.mode == "planned":
+            _check_simulation(self)
+        else:
+            _check_engine(self)
+        _check_strength(self)
+        _check_trust(self)
+        for section in self.sections:
+            section.check_plan(self)
+
+    def _complete(self) -> None:
+        """Fill in what is left out and follows from other choices."""
+
+        def put(name: str, value: Any) -> None:
+            object.__setattr__(self, name, value)
+
+        if cast(Any, self.clip) == AUTO:
+            put("clip", START)
+            if self.scouts is None:
+                put("scouts", Scouts())
+        if self.masks is not None and self.trust is Trust.LOCAL:
+            put("trust", Trust.SECURE_AGGREGATION)
+        if self.masks is None and self.trust is Trust.SECURE_AGGREGATION:
+            put("masks", Masks())
+        if self.scouts is not None and self.scouts.every is None:
+            every = EVERY if self.masks is None else EVERY_OF_SUMS
+            put("scouts", attrs.evolve(self.scouts, every=every))
+        if self.masks is not None and self.masks.honest is None and self.summed_clients >= 2:
+            put("masks", attrs.evolve(self.masks, honest=self.summed_clients))
+        if (
+            self.mode == "adaptive"
+            and self.samples is not None
+            and self.samples.sampling_rate is None
+        ):
+            put("samples", attrs.evolve(self.samples, sampling_rate=1.0))
+
+    @classmethod
+    def read(cls, table: Mapping[str, Any], prefix: str = "", **fixed: Any) -> Plan:
+        """Read a table of keys, nested or flat; refuse an unknown or a missing key.
+
+        With a ``prefix``, keys without it are ignored. ``fixed`` gives fields that the table does
+        not contain.
+        """
+        values: dict[str, Any] = {}
+        for key, value in _flat(table):
+            if prefix and not key.startswith(prefix[:-1]):
+                _check_table(key, prefix[:-1])
+                continue
+            ours = key.removeprefix(prefix)
+            section = ours.partition(".")[0]
+            check_current(section, RENAMED, prefix + section)
+            check_current(ours.replace("_", "-"), RENAMED, key)
+            known = [prefix + name for name in KEYS]
+            check_known(key, known, "run-config key" if prefix else "key of the plan", prefix)
+            name, _, inner = key.removeprefix(prefix).replace("-", "_").partition(".")
+            _put(values, name, inner, value, key)
+        missing = []
+        for known_field in attrs.fields(cls):
+            if known_field.default is attrs.NOTHING and known_field.name not in values:
+                missing.append(prefix + known_field.name)
+        if missing:
+            raise InvalidParameter(
+                f"{', '.join(missing)} must be given.", name=missing[0], rule="given"
+            )
+        with _spelt(prefix):
+            return cls(**values, **fixed)
+
+    @classmethod
+    def from_run_config(cls, config: Mapping[str, Any]) -> Plan:
+        """Read the keys of an engine's config that start with ``quietbit.``; nodes enforce it."""
+        return cls.read(config, PREFIX, mode="adaptive")
+
+    @property
+    def evaluation(self) -> Evaluation | None:
+        """The request asked about the model, or None."""
+        if self.evaluate is None:
+            return None
+        return self.evaluate.request(self)
+
+    @property
+    def summed_clients(self) -> int:
+        """The number of clients in a sum; in an engine, the smallest possible one."""
+        if self.masks is None:
+            return self.updates
+        return self.masks.clients(self)
+
+    @property
+    def sections(self) -> tuple[Section, ...]:
+        """The sections that are present, in the order in which their parts act."""
+        present = (getattr(self, section.title) for section in SECTIONS)
+        return tuple(section for section in present if section is not None)
+
+    def schedule(self, clients: int) -> Schedule:
+        """Return the participation of ``clients`` clients: who takes part in which round."""
+        return Schedule(self.participation, clients, self.cohort, self.seed, self.releases)
+
+    def mechanism_for(
+        self,
+        dimension: int,
+        sizes: NDArray[np.int64] | None = None,
+        releases: int | NDArray[np.int64] | None = None,
+    ) -> Mechanism:
+        """Return the mechanism for updates of ``dimension`` entries.
+
+        ``sizes`` are the samples of each client, needed where the privacy unit is a sample;
+        ``releases`` is how often each client takes part, or one number for all, the plan's by
+        default.
+        """
+        if self.mode == "adaptive":
+            return _remembered(self, dimension)
+        return mechanism_of(self, dimension, sizes, releases)
+
+    def release(self, mechanism: Mechanism, samples: int | None = None) -> Cost:
+        """Return the cost of one release, to a client or to one of its ``samples`` samples."""
+        return release_cost(self, mechanism, samples)
+
+    def account(self, mechanism: Mechanism, sizes: NDArray[np.int64]) -> ClientCosts:
+        """Return the account of clients of these sizes; refuse a mechanism without one."""
+        return account_of_run(self, mechanism, sizes)
+
+
+@final
+@frozen
+class Pair:
+    """A choice beside which all of ``others`` must be left out."""
+
+    first: str
+    others: tuple[str, ...]
+    sentence: str
+
+
+# What two choices may not do together; each name is a section, or a property of a plan.
+PAIRS = (
+    Pair("masks", ("samples",), "a masked sum hides clients, not samples"),
+    Pair("masks", ("weights",), "a masked sum has no weights"),
+    Pair("masks", ("stragglers",), "a masked sum needs all its clients at once"),
+    Pair(
+        "scouts", ("samples",), "samples are clipped one by one, so a client has no single length"
+    ),
+    Pair("scouts", ("stragglers",), "a clip that moves needs all releases of a round"),
+    Pair("central", ("samples",), "central trust protects clients"),
+    Pair("central", ("scouts",), "a trusted server's noise has one clip"),
+    Pair("central", ("replay", "weights"), "a trusted server takes and publishes a plain mean"),
+    Pair("public", ("scouts", "weights", "replay"), "a run without privacy has no releases"),
+    Pair("samples", ("subspace",), "gradients of samples go to the gate in full length"),
+)
+# Keys of earlier versions, and what became of them.
+RENAMED = {
+    "arrivals": "now stragglers, in which releases that come late are in no mean",
+    "masks.neighbours": "gone: all clients of a sum exchange masks with all",
+    "masks.share-threshold": "gone: all clients of a sum exchange masks with all",
+    "samples.count": "now samples.dataset-size",
+    "subspace.basis": "gone: the server sends the directions",
+    "subspace.renewed": "gone: directions are made once, before the run",
+    "subspace.seed": "gone: give the server the directions",
+}
+# How a choice that is not a section is spelt, and which key it is about.
+SPELT = {
+    "central": ("trust", "trust = central"),
+    "public": ("mechanism", "mechanism = none"),
+}
+
+
+def _check_pairs(plan: Plan) -> None:
+    for pair in PAIRS:
+        for other in pair.others:
+            if getattr(plan, pair.first) and getattr(plan, other):
+                name = SPELT.get(other, (other, other))[0]
+                first = SPELT.get(pair.first, (pair.first, pair.first))[1]
+                raise InvalidParameter.of(name, f"left out beside {first}: {pair.sentence}")
+
+
+def _check_simulation(plan: Plan) -> None:
+    """Refuse what only an engine reads."""
+    names = ["local_arrays"]
+    for section in plan.sections:
+        names += section.engine_keys()
+    left_out(plan, names, "of a simulation, which has no nodes")
+
+
+def _check_engine(plan: Plan) -> None:
+    """Refuse what only a simulation reads; an engine's run needs a budget."""
+    rule = "of an engine's run: its strategy chooses clients, and nodes their randomness"
+    left_out(plan, OF_SIMULATION[:-1], rule)
+    require(plan.private, "mechanism", plan.mechanism.name, "a private mechanism")
+    fits = plan.participation == EACH_ONCE
+    require(fits, "participation", plan.participation, "left out: the strategy chooses clients")
+    fits = plan.trust in (Trust.LOCAL, Trust.SECURE_AGGREGATION)
+    require(fits, "trust", plan.trust.value, "local or secure-aggregation")
+    given(plan, "epsilon", ": what all releases of one client together may cost")
+    if plan.mechanism.calibrated:
+        rule = ": how often a client may answer; or set the mechanism's strength"
+        given(plan, "releases", rule)
+    else:
+        left_out(plan, ["releases"], "where the mechanism's strength is given")
+
+
+def _check_strength(plan: Plan) -> None:
+    """Require a strength, or a budget to derive it from."""
+    chosen = plan.mechanism
+    if not chosen.private:
+        left_out(plan, ["epsilon", "releases"], "without privacy")
+    if chosen.calibrated and plan.epsilon is None:
+        rule = f"given to calibrate {chosen.name}"
+        remedy = "or name a mechanism, and set mechanism.design-epsilon or .noise-multiplier"
+        raise InvalidParameter.of("epsilon", rule, remedy=remedy)
+
+
+def _check_trust(plan: Plan) -> None:
+    """Refuse a mechanism or a participation without an account under the trust model."""
+    secret = plan.participation == POISSON
+    rule = f"secure where participation is {plan.participation}"
+    reason = "who takes part must stay secret, and a seed gives it away"
+    require(not secret or plan.rng == "secure", "rng", plan.rng, rule, reason)
+    if plan.participation == POISSON and not plan.central:
+        reason = "poisson participation hides nothing from a server that sees who answers"
+        raise InvalidParameter.of("trust", "central", plan.trust.value, reason)
+    rule = "local, central or secure-aggregation"
+    require(plan.trust is not Trust.SHUFFLED, "trust", plan.trust.value, rule)
+    if plan.trust is Trust.LOCAL:
+        return
+    name = plan.mechanism.name
+    if plan.masks is None:
+        fits = name in (CENTRAL, AUTO)
+        rule = CENTRAL
+    else:
+        # No other family is asked: a node may not import those that its policy does not list.
+        fits = name == AUTO or (plan.mechanism.known and family(name).summable)
+        rule = "imvu, or another family whose codes can be summed,"
+    require(fits, "mechanism", name, f"{rule} under {plan.trust.value} trust")
+
+
+def named_mechanisms(config: Mapping[str, Any]) -> list[Any]:
+    """Return the mechanisms that an engine's config names, at most two, before it is read."""
+    key = PREFIX + MechanismChoice.title
+    keys = (key, f"{key}.{MechanismChoice.main}")
+    return [value for name, value in _flat(config) if name in keys]
+
+
+def _flat(table: Mapping[str, Any], outer: str = "") -> Iterator[tuple[str, Any]]:
+    """Return the keys of nested tables with dots between them."""
+    for key, value in table.items():
+        if isinstance(value, Mapping):
+            yield from _flat(value, f"{outer}{key}.")
+        else:
+            yield f"{outer}{key}", value
+
+
+def _check_table(key: str, ours: str) -> None:
+    """Refuse a key of a table whose name is nearly ours: it would be ignored."""
+    table = key.partition(".")[0]
+    if difflib.get_close_matches(table.lower(), [ours], 1, ALIKE):
+        text = f"The run config has a table {table!r}: did you mean {ours!r}?"
+        raise InvalidParameter(text, name=table, rule=ours)
+
+
+def _put(values: dict[str, Any], name: str, inner: str, value: Any, key: str) -> None:
+    """Add one key to the fields of a plan; a section grows by one of its own."""
+    sections = {section.title: section for section in SECTIONS}
+    if name not in sections:
+        values[name] = value
+        return
+    if not inner:
+        inner = sections[name].main
+    if not inner:
+        require(isinstance(value, bool), key, value, "true, false, or a table of its keys")
+        values.setdefault(name, value)
+        return
+    known = values.get(name)
+    values[name] = {**(known if isinstance(known, dict) else {}), inner: value}
+
+
+def _keys() -> dict[str, str]:
+    """Return every key of a plan, and the field or ``section.field`` that it sets."""
+    sections = {section.title: section for section in SECTIONS}
+    keys = {}
+    for known in attrs.fields(Plan):
+        if known.name == "mode":
+            continue
+        keys[known.name.replace("_", "-")] = known.name
+        if known.name in sections:
+            for inner in attrs.fields(sections[known.name]):
+                keys[f"{known.name}.{inner.name.replace('_', '-')}"] = f"{known.name}.{inner.name}"
+    return keys
+
+
+KEYS = _keys()
+_OF_MECHANISM = {known.name: f"mechanism.{known.name}" for known in attrs.fields(MechanismChoice)}
+
+
+@lru_cache(maxsize=8)
+def _remembered(plan: Plan, dimension: int) -> Mechanism:
+    """Return the mechanism of an engine's plan, cached because callers ask for it repeatedly."""
+    with _spelt(PREFIX):
+        try:
+            return mechanism_of(plan, dimension, None, None)
+        except InvalidParameter as error:
+            if error.rule != SamplePriced.RULE:
+                raise
+            # by the name that the plan has for it, and not by that of a class
+            name = plan.mechanism.name
+            raise InvalidParameter.of(error.name, error.rule, name) from None
+
+
+@contextmanager
+def _spelt(prefix: str) -> Iterator[None]:
+    """Make a refusal name the key as it is spelt in the table."""
+    try:
+        yield
+    except InvalidParameter as error:
+        name = BELOW.get(error.name, error.name)
+        name = _OF_MECHANISM.get(name, name)
+        key = name.replace("_", "-")
+        if key not in KEYS:
+            raise
+        raise error.renamed(prefix + key) from None
+    except QuietbitError:
+        raise
+    except (
+        ArithmeticError,
+        ValueError,
+    ) as error:  # numbers so large or small that no account can hold them
+        raise InvalidParameter(
+            f"No mechanism can be found for these numbers ({type(error).__name__})."
+        ) from error

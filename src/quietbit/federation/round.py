@@ -1,0 +1,422 @@
+"""One round of a run on its server: what to ask next, and what became of every reply.
+
+Idea     a round is a state machine without I/O: `next` says what to send now, `take` takes one
+         reply at any time, `fail` says that the engine could not go on, `mean` has the result. A
+         release is taken in only if it is the first of a node that was asked, made for this run and
+         this round, by this mechanism, complete to its last bit; then it counts as one, whatever it
+         says. Everything else becomes a `Note` of the report, and the round goes on. Whoever is
+         asked is counted before anything is sent. What a part asks of some nodes in place of an
+         update is a round beside this one (`beside`), in the same trip. An evaluation is a round
+         that takes no step.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from hashlib import blake2b
+from typing import Any, final
+
+from attrs import define, evolve, field
+
+from quietbit._typing import FloatVector
+from quietbit.errors import InvalidPayload, Outlier, QuietbitError, lines_of, one_line
+from quietbit.federation.collectors import Collector, Query
+from quietbit.federation.messages import (
+    CRASHED,
+    RECORD,
+    Ask,
+    Asked,
+    BatchFault,
+    Node,
+    Release,
+    Reply,
+    pieces_of,
+)
+from quietbit.federation.part import Aside, Closed, Model, Part, Scope
+from quietbit.federation.record import Counts, Note, Outcome, RoundReport
+from quietbit.mechanism.base import Mechanism
+from quietbit.node.refusal import Reason, Refusal
+
+__all__ = ["PASSED_NO_GATE", "Round", "note_names"]
+
+PASSED_NO_GATE = "none of it is used, and no more is asked."
+MOST_NAMES = 100  # of numbers that owners let out
+
+
+@final
+@define(eq=False, kw_only=True)
+class Round:
+    """One round of requests and replies; ``collector`` has the mean of the valid releases."""
+
+    scope: Scope
+    collector: Collector
+    request: dict[str, Any] = field(repr=False)  # what is asked, beside the model
+    counts: defaultdict[Node, Counts]  # of all nodes, in the run so far
+    parts: tuple[Part, ...] = ()
+    side: Callable[[Aside], Round] | None = None  # makes a round beside this one
+    unprotected: set[Node] = field(factory=set)  # nodes that sent what no gate lets out, in the run
+    numbers: set[str] = field(factory=set)  # names of what owners let out as it is, in the run
+    beside: list[Round] = field(factory=list, init=False)
+    is_over: bool = field(default=False, init=False)
+    skipped: bool | None = field(default=None, init=False)  # whether the model stayed, once known
+    uplink: int = field(default=0, init=False)
+    downlink: int = field(default=0, init=False)
+    notes: list[Note] = field(factory=list, init=False)
+    answered: set[Node] = field(factory=set, init=False)  # nodes whose release was taken in
+    needing: set[Node] = field(factory=set, init=False)  # nodes that need the full model next
+    faults: list[BatchFault] = field(factory=list, init=False)  # of apps of simulated nodes
+    crashes: list[str] = field(factory=list, init=False)  # tracebacks, of simulated nodes
+    weights: list[float] = field(factory=list, init=False)
+    _given: dict[Node, Asked] = field(factory=dict, init=False)  # requests that are not made yet
+    _members: set[Node] = field(factory=set, init=False)  # whom this round asks, and none beside it
+    _asked: set[Node] = field(factory=set, init=False)  # for a release
+    _waiting: set[Node] = field(factory=set, init=False)  # for what was asked last
+    _gone: set[Node] = field(factory=set, init=False)  # who was silent in an earlier step
+    _declined: set[Node] = field(factory=set, init=False)
+    _spoilt: set[Node] = field(factory=set, init=False)  # nodes of which an answer was refused
+    _came: dict[Node, set[bytes]] = field(factory=dict, init=False)  # digests of releases
+    _metrics: dict[str, list[float]] = field(factory=dict, init=False)
+    _refused: int = field(default=0, init=False)
+    _unprotected: int = field(default=0, init=False)
+    _outliers: int = field(default=0, init=False)
+    _payloads: int = field(default=0, init=False)
+    _failed: bool = field(default=False, init=False)
+    _query: Query = field(factory=lambda: Query(()), init=False)
+
+    @property
+    def number(self) -> int:
+        """The number of the round, from 1 on."""
+        return self.scope.number
+
+    @property
+    def mechanism(self) -> Mechanism:
+        """The mechanism of every release."""
+        return self.scope.mechanism
+
+    @property
+    def model(self) -> Model | None:
+        """The model of the round."""
+        return self.scope.model
+
+    def start(self, requests: Iterable[Asked]) -> None:
+        """Begin with requests to these nodes; `next` completes them."""
+        self._given = {asked.node: asked for asked in requests}
+        nodes = self._split(list(self._given))
+        self.collector.start(nodes)
+
+    def next(self) -> Ask | None:
+        """Return what to send now; None when the round is over. Nothing is sent here."""
+        if self.is_over:
+            return None
+        self._gone |= self._waiting
+        query = None
+        if not self._failed:
+            try:
+                query = self.collector.next()
+            except QuietbitError as error:
+                self._fail(error)
+        if query is None and any(side._members - side._asked for side in self.beside):
+            query = Query(())  # those beside this round are asked all the same
+        if query is None:
+            self.end()
+            return None
+        self._query = query
+        if query.releases:
+            return Ask(self.number, tuple(self._for_releases(query)))
+        self._waiting = set(query.nodes)
+        requests = []
+        for node in query.nodes:
+            own = dict(query.records[node])
+            records = {RECORD: self.request}
+            asked = Asked(node, records=records, own_records=own, carries_model=False)
+            requests.append(asked)
+        return Ask(self.number, tuple(requests), releases=False, timeout=query.timeout)
+
+    def ask(self, requests: list[Asked]) -> list[Asked]:
+        """Complete requests for releases, and count whom they are for; nothing is sent here.
+
+        A request that is made again is the same request.
+        """
+        self._split([asked.node for asked in requests])
+        for asked in requests:
+            asked.records[RECORD] = self.of(asked.node).request
+        for part in self.parts:
+            part.ask(self.scope, requests)
+        for asked in requests:
+            self.of(asked.node)._count(asked.node)
+        return requests
+
+    def of(self, node: Node) -> Round:
+        """Return the round that asks a node: this one, or one beside it."""
+        for side in self.beside:
+            if node in side._members:
+                return side
+        return self
+
+    def sent(self, asked: Asked) -> None:
+        """Note the size of a message, once it is known."""
+        current = self.of(asked.node)
+        current.downlink += asked.size
+        for part in self.parts:
+            part.sent(current.scope, asked)
+
+    def take(self, reply: Reply) -> Outcome:
+        """Take one reply, at any time; what cannot be used becomes a note."""
+        current = self.of(reply.node)
+        if current is not self:
+            return current.take(reply)
+        if reply.size:
+            self.arrived(reply)
+        if reply.refusal is not None:
+            # An engine's error may hide a release; only a node's own word means that there is none.
+            if reply.noted:
+                return self._note(reply.node, Outcome.SILENT, reply.refusal)
+            return self._decline(reply.node, reply.refusal)
+        if reply.unprotected:
+            return self.unprotect(reply.node)
+        self.came(reply.node, pieces_of(reply.records))
+        try:
+            self._check_expected(reply.node)
+            if self._query.releases:
+                self._take_in(reply)
+            else:
+                self.collector.answer(reply.node, reply)
+        except QuietbitError as error:
+            return self.refuse(reply.node, error)
+        self._waiting.discard(reply.node)
+        return Outcome.TAKEN
+
+    def fail(self, error: object) -> None:
+        """End the round without a result; who was asked stays counted."""
+        self._fail(error)
+        self.end()
+
+    def end(self) -> None:
+        """End the round: what comes from here on is noted, and in no mean."""
+        self.is_over = True
+        self._name_liars()
+        for side in self.beside:
+            side.end()
+
+    def mean(self) -> FloatVector | None:
+        """Return the mean of the releases that were added; None where there is none."""
+        return None if self._failed else self.collector.mean()
+
+    def kept(self) -> FloatVector | None:
+        """Return the mean on the rows that all nodes keep; None where there is none."""
+        return None if self._failed else self.collector.kept()
+
+    def lift(self, mean: FloatVector) -> FloatVector:
+        """Return the mean of the model's numbers that a mean of releases stands for."""
+        return self.scope.lift(mean)
+
+    def arrived(self, reply: Reply) -> None:
+        """Note a message that came, before it is read."""
+        self.uplink += reply.size
+        for part in reversed(self.parts):
+            part.arrived(self.scope, reply)
+
+    def refuse(self, node: Node, reason: object) -> Outcome:
+        """Note an answer that is not what was asked for."""
+        self._refused += 1
+        if node in self._members:
+            self._spoilt.add(node)
+            if self._query.releases:
+                self.counts[node].refused += 1
+        return self._note(node, Outcome.REFUSED, reason)
+
+    def unprotect(self, node: Node) -> Outcome:
+        """Note a reply that holds what no gate lets out: the run has no guarantee from here on."""
+        self._spoilt.add(node)
+        self._refused += 1
+        self._unprotected += 1
+        self.unprotected.add(node)
+        if self._query.releases:
+            self.counts[node].refused += 1
+        return self._note(node, Outcome.UNPROTECTED, PASSED_NO_GATE)
+
+    def came(self, node: Node, release: bytes) -> None:
+        """Count what may be a release, by a node that was asked or not.
+
+        The first one is counted with the request, unless the node said that it made none; the same
+        bytes are the same release.
+        """
+        if not release:
+            return
+        earlier = self._came.setdefault(node, set())
+        digest = blake2b(release, digest_size=16).digest()
+        counted = node in self._asked and node not in self._declined and not earlier
+        if not counted and digest not in earlier:
+            self.counts[node].extra += 1
+        earlier.add(digest)
+
+    def asked(self, node: Node) -> bool:
+        """Return whether a node was asked for a release."""
+        return node in self._asked
+
+    def failed(self) -> set[Node]:
+        """Return the nodes that were asked, and neither answered nor declined."""
+        return (self._gone | self._waiting) - self.answered - self._declined - self._spoilt
+
+    def metrics(self) -> dict[str, float]:
+        """Return the plain mean of every number that nodes let out, over the nodes that did."""
+        names = sorted(self._metrics)
+        return {name: sum(self._metrics[name]) / len(self._metrics[name]) for name in names}
+
+    def not_taken(self, error: QuietbitError) -> None:
+        """Note that the model stays as it was, because a step would have spoilt it."""
+        self.notes.append(Note(f"the step was not taken: {error}"))
+
+    def report(self) -> RoundReport:
+        """Return the counts so far."""
+        size = self.collector.size
+        report = RoundReport(
+            self.number,
+            len(self._asked) if size is None else size,
+            len(self.answered),
+            len(self._declined),
+            len(self.failed()),
+            self._refused,
+            self._failed or not self.answered,
+            self._payloads,
+            self.uplink,
+            self.downlink,
+            tuple(self.notes),
+            resyncs=len(self.needing),
+            crashed=len(self.crashes) + len(self.faults),
+            outliers=self._outliers,
+            unprotected=self._unprotected,
+        )
+        return replace(report, **self.collector.columns())
+
+    def closed(self) -> Closed:
+        """Return what parts report a round by, once it is over."""
+        return Closed(
+            self.scope,
+            self.report(),
+            frozenset(self.answered),
+            frozenset(self.needing),
+            tuple(self.weights),
+            self.collector.answers() if self.scope.section else None,
+            tuple(side.closed() for side in self.beside),
+        )
+
+    def _fail(self, error: object) -> None:
+        self._failed = True
+        self._name_liars()
+        self.notes.append(Note(f"there is no {self.collector.result}: {one_line(error)}"))
+
+    def _split(self, nodes: list[Node]) -> list[Node]:
+        """Let parts ask some nodes for something else, in rounds beside this one; return others."""
+        new = [node for node in nodes if node not in self._members and self.of(node) is self]
+        for part in self.parts:
+            aside = part.aside(self.scope, new)
+            if aside is None or not aside.nodes or self.side is None:
+                continue
+            known = [side for side in self.beside if side.scope.section == aside.section]
+            if not known:
+                known = [self.side(aside)]
+                self.beside += known
+            known[0]._members |= aside.nodes
+            new = [node for node in new if node not in aside.nodes]
+        self._members.update(new)
+        return new
+
+    def _for_releases(self, query: Query) -> list[Asked]:
+        """Return the requests for releases, and those of the rounds beside this one."""
+        others = [node for node in self._given if node not in self._members]
+        requests = self.ask([self._given[node] for node in (*query.nodes, *others)])
+        beside = self.collector.beside(len(self._given))
+        for asked in requests:
+            if asked.node in self._members:
+                asked.own_records.update(query.records.get(asked.node, {}))
+            else:
+                asked.records.update(beside)
+        self._waiting = {node for node in query.nodes if node not in self.answered}
+        return requests
+
+    def _count(self, node: Node) -> None:
+        """Count a node that is asked for a release, once."""
+        if node not in self._asked:
+            self._asked.add(node)
+            self._waiting.add(node)
+            self.counts[node].asked += 1
+
+    def _check_expected(self, node: Node) -> None:
+        """Refuse a reply of a node from which none is waited for."""
+        if self.is_over:
+            raise InvalidPayload("it came when the round was over.")
+        if node not in self._members:
+            raise InvalidPayload("it was not asked in this round.")
+        if node not in self._waiting:
+            raise InvalidPayload("it has answered in this round already.")
+
+    def _take_in(self, reply: Reply) -> None:
+        """Add the first release of a node that was asked, and count it."""
+        node = reply.node
+        payload = self.collector.read(self.scope, reply)
+        weight = 1.0
+        for part in self.parts:
+            weight *= part.weight(self.scope, reply)
+        release = Release(node, payload, weight, lambda: self.collector.decode(payload))
+        try:
+            self.collector.add(release)
+        except Outlier:
+            self._outliers += 1
+            raise
+        self.weights.append(weight)
+        self.answered.add(node)
+        self.counts[node].answered += 1
+        self._payloads += memoryview(payload).nbytes
+        self._note_extras(reply)
+        for part in reversed(self.parts):
+            part.take(self.scope, release)
+
+    def _decline(self, node: Node, reason: object) -> Outcome:
+        """Note that a node says it released nothing."""
+        if node in self._waiting and node not in self._declined:
+            self._declined.add(node)
+            self._waiting.discard(node)
+            if Refusal.read_reason(str(reason)) is Reason.NEEDS_MODEL:
+                self.needing.add(node)
+            if self._query.releases and node not in self._came:
+                self.counts[node].declined += 1
+        return self._note(node, Outcome.DECLINED, reason)
+
+    def _note_extras(self, reply: Reply) -> None:
+        """Note the numbers beside a valid release, and of a simulated node why its app crashed."""
+        for name, value in reply.metrics.items():
+            self._metrics.setdefault(name, []).append(value)
+        note_names(self.numbers, reply.metrics)
+        crash = reply.records.get(CRASHED)
+        if crash is not None and crash.get("traceback") is not None:
+            text = str(crash["traceback"])
+            fault = BatchFault.told(text)
+            if fault is None:
+                self.crashes.append(lines_of(text))
+            else:
+                self.faults.append(fault)
+
+    def _name_liars(self) -> None:
+        """Note which nodes were found out, each once."""
+        for node, lie in self.collector.liars().items():
+            note = Note(one_line(lie), node, Outcome.EXPOSED)
+            if note not in self.notes:
+                self.notes.append(note)
+
+    def _note(self, node: Node, outcome: Outcome, reason: object) -> Outcome:
+        """Add a note, whose text may be a stranger's words."""
+        self.notes.append(Note(one_line(reason), node, outcome, self._query.step))
+        return outcome
+
+
+def note_names(known: set[str], names: Iterable[str]) -> None:
+    """Add names of numbers that owners let out to those that are known, up to a limit."""
+    known.update([name for name in names if name not in known][: MOST_NAMES - len(known)])
+
+
+def side_scope(scope: Scope, aside: Aside) -> Scope:
+    """Return what parts may know of a round beside one."""
+    return evolve(scope, released=aside.mechanism, section=aside.section)

@@ -1,6 +1,0 @@
-"""Private federated training without an engine: the reference that engines are held against."""
-
-from quietbit.local.loop import Point, Run, simulate
-from quietbit.local.problem import LocalPlan, Problem, Score, Training
-
-__all__ = ["LocalPlan", "Point", "Problem", "Run", "Score", "Training", "simulate"]

@@ -1,0 +1,132 @@
+"""Requests to single nodes: what an answer contributes, and what has no weight."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from plans import flat_plan
+from quietbit.errors import InvalidPayload
+from quietbit.federation.exchange import NO_WEIGHT, Exchange, Exchanges
+from quietbit.federation.layout import named_arrays
+from quietbit.federation.messages import RECORD, Reply
+from quietbit.federation.part import Model
+from quietbit.federation.round import Round
+from quietbit.federation.server import Run
+from quietbit.node.request import Framed
+from quietbit.wire.uplink import Uplink
+
+RUN = 5
+DIMENSION = 40
+PLAN = flat_plan(
+    "gaussian",
+    clip=1.0,
+    adjacency="zero-out",
+    epsilon=20.0,
+    releases=10,
+    mode="adaptive",
+    evaluate={"epsilon": 1.0},
+)
+MODEL = Model.of(named_arrays({"weight": np.zeros(DIMENSION, np.float32)}))
+UPDATE = np.full(DIMENSION, 0.1)
+RIGHT = np.array([0.0, 1.0])
+
+
+def started() -> Exchanges:
+    return Exchanges(Run(PLAN, RUN, lambda level, line: None))
+
+
+def asked(exchanges: Exchanges, node: int = 1, number: int = 1) -> Exchange:
+    """Ask a node for an update and about the model."""
+    exchange = exchanges.ask_update(node, number, MODEL, evaluates=True)
+    exchanges.sent(exchange, lambda: 100)
+    return exchange
+
+
+def reply(current: Round, value: Any, node: int = 1, **metrics: float) -> Reply:
+    """Answer a request as a client does."""
+    payload = Uplink(current.mechanism).send(value)
+    frame = Framed(RUN, current.number, node, payload).to_bytes()
+    return Reply(node, 0, {RECORD: {"release": frame}}, metrics)
+
+
+def both(exchange: Exchange) -> dict[str, Any]:
+    """Return valid answers to both requests."""
+    update, about = exchange.rounds()
+    return {"update": reply(update, UPDATE, loss=0.5), "about": reply(about, RIGHT, loss=0.5)}
+
+
+def test_an_answer_is_an_estimate_of_weight_one_and_of_the_metric() -> None:
+    exchanges = started()
+    exchange = asked(exchanges)
+    answers = both(exchange)
+    contribution = exchanges.take(exchange, **answers)
+    payload = Framed.from_bytes(answers["update"].records[RECORD]["release"]).payload
+    mechanism = exchange.rounds()[0].mechanism
+    expected = Uplink(mechanism).receive([bytes(payload)])
+    np.testing.assert_array_equal(contribution.update, expected)
+    assert contribution.weight == 1.0
+    assert set(contribution.metrics) == {"loss", "accuracy"}
+    with pytest.raises(InvalidPayload, match="already"):
+        exchange.expect("1")
+
+
+def test_what_cannot_be_read_leaves_the_other_part_alone() -> None:
+    exchanges = started()
+    exchange = asked(exchanges)
+    answers = both(exchange)
+    contribution = exchanges.take(exchange, ValueError("no words"), answers["about"])
+    update, about = (current.report() for current in exchange.rounds())
+    assert (update.answered, update.refused) == (0, 1)
+    assert (about.answered, about.refused) == (1, 0)
+    assert contribution.weight == NO_WEIGHT
+    assert not np.asarray(contribution.update).any()
+    assert set(contribution.metrics) == {"loss", "accuracy"}
+
+
+def test_a_late_release_has_no_weight_and_a_late_refusal_counts() -> None:
+    exchanges = started()
+    exchange = asked(exchanges)
+    answers = both(exchange)
+    declined = asked(exchanges, 2)
+    exchanges.aggregates()
+    contribution = exchanges.take(exchange, **answers)
+    assert contribution.weight == NO_WEIGHT
+    assert not contribution.metrics
+    refusal = Reply(2, 0, refusal="no")
+    exchanges.take(declined, refusal, refusal)
+    report = exchange.rounds()[0].report()
+    assert (report.asked, report.answered, report.declined, report.refused) == (2, 0, 1, 1)
+
+
+def test_messages_that_hold_the_same_are_measured_once_per_round() -> None:
+    exchanges = started()
+    measured = []
+
+    def measure() -> int:
+        measured.append(100)
+        return 100
+
+    for number in (1, 2):
+        for node in (1, 2, 3):
+            exchange = exchanges.ask_update(node, number, MODEL, evaluates=False)
+            exchanges.sent(exchange, measure)
+    assert len(measured) == 2
+    exchanges.close()
+    assert [entry.downlink for entry in exchanges.run.rounds] == [300, 300]
+
+
+def test_a_node_that_is_asked_again_about_a_model_is_asked_about_a_later_state() -> None:
+    exchanges = started()
+    first = exchanges.ask_about(1, "best", again=False)
+    exchanges.sent(first, lambda: 100)
+    assert exchanges.ask_about(1, "best", again=True).about is first.about
+    later = exchanges.ask_about(1, "best", again=False)
+    assert later.about is not first.about
+    assert later.rounds()[0].number == first.rounds()[0].number + 1
+    contribution = exchanges.take(first, about=reply(first.rounds()[0], RIGHT))
+    assert contribution.update is None
+    assert not contribution.metrics
+    assert first.rounds()[0].report().refused == 1
