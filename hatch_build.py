@@ -18,7 +18,7 @@ from typing import Any
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
-NATIVE = Path("src", "quietbit", "kernel", "native")
+NATIVE = Path("src", "quietbit", "kernel", "c")
 
 
 def _loaded(path: Path) -> Any:
