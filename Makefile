@@ -91,7 +91,7 @@ bench: kernel    ## run every benchmark and print its table
 	for script in benchmarks/*.py; do echo "== $$script"; $(BIN)/python $$script || exit 1; done
 
 catalogue: $(READY)  ## solve the shipped designs and profiles anew
-	PYTHONPATH=tests $(BIN)/python -m unit.design.catalogue_maker
+	PYTHONPATH=tests $(BIN)/python -m core.design.catalogue_maker
 
 clean:           ## remove the virtual environment and what was made
 	rm -rf $(VENV) demo-output dist site .pytest_cache .mypy_cache .ruff_cache .hypothesis

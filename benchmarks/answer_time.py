@@ -90,10 +90,10 @@ def node(releases: int, seconds: float, apps: int, seed: int, out: Any) -> None:
     """
     logging.disable(logging.CRITICAL)
     makers, kit = (
-        importlib.import_module("unit.node.makers"),
-        importlib.import_module("unit.flower.kit"),
+        importlib.import_module("federation.node.makers"),
+        importlib.import_module("engines.flower.kit"),
     )
-    asking = importlib.import_module("unit.flower.test_client")
+    asking = importlib.import_module("engines.flower.test_client")
     from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects
 
     train, budget = kit.app(np.linspace(-0.2, 0.3, kit.DIMENSION)), 0.75 * seconds

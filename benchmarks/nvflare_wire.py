@@ -23,7 +23,7 @@ SIZES = (650, 100_000, 1_000_000)
 
 
 def main() -> None:
-    kit = importlib.import_module("unit.nvflare.kit")
+    kit = importlib.import_module("engines.nvflare.kit")
     logging.disable(logging.ERROR)
     print(f"{'bytes of a result':22}" + "".join(f"{size:>12,}" for size in SIZES))
     for name, filters in (("FedAvg, nothing private", [None, None]), ("quietbit, one bit", None)):

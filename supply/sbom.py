@@ -24,7 +24,7 @@ __all__ = ["NAME", "bill", "locked", "write"]
 
 NAME = "quietbit.cdx.json"
 LOCK = Path("supply", "locks", "base.txt")
-NATIVE = Path("src", "quietbit", "kernel", "native")
+NATIVE = Path("src", "quietbit", "kernel", "c")
 PINNED = re.compile(r"^([A-Za-z0-9._-]+)==([^\s;\\]+)", re.MULTILINE)
 SPACE = uuid.UUID(
     "6f1b8f9e-1d6c-5b0a-9a54-3f0f6f0f8a11"

@@ -16,8 +16,8 @@ trap 'rm -rf "$work"' EXIT
 failed=0
 for extra in accounting flower nvflare; do
   case $extra in
-    accounting) tests="tests/native tests/golden tests/unit/wire tests/unit/mechanism tests/unit/privacy tests/unit/kernel" ;;
-    *) tests="tests/contract tests/unit/$extra" ;;
+    accounting) tests="tests/core/native tests/core/golden tests/core/wire tests/core/mechanism tests/core/privacy tests/core/kernel" ;;
+    *) tests="tests/federation/contract tests/engines/$extra" ;;
   esac
   "${2:-python3}" -m venv --clear "$work/venv"
   bin=$work/venv/bin

@@ -39,7 +39,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Whoever waits for other processes goes first: one worker waits, and the others compute
     meanwhile.
     """
-    items.sort(key=lambda item: item.path.parent.name not in ("engine", "packaging"))
+    items.sort(key=lambda item: item.path.parent.name not in ("engines", "packaging"))
 
 
 @pytest.fixture(scope="session")

@@ -18,12 +18,12 @@ from types import ModuleType, SimpleNamespace
 
 import pytest
 import typer.main
-from unit.auditor.test_doctor import one_kernel
 
 import quietbit
 import quietbit.flower
 import quietbit.node
 import quietbit.nvflare
+from cli.test_self_test import one_kernel
 from quietbit.cli.app import app
 from quietbit.cli.main import main
 
@@ -311,7 +311,7 @@ def test_every_claim_has_its_function_and_its_test():
 def test_a_row_that_points_nowhere_is_noticed():
     assert not points_to("quietbit.privacy.renyi.nothing")
     assert not points_to("quietbit.nowhere.at_all")
-    assert not is_tested_by("tests/exact/test_privacy_renyi.py", "test_nothing")
+    assert not is_tested_by("tests/core/exact/test_privacy_renyi.py", "test_nothing")
     assert not is_tested_by("tests/nowhere.py", "test_nothing")
 
 

@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
+from federation.node.makers import write_policy
 from quietbit.cli import main
 from quietbit.errors import InvalidParameter
 from quietbit.federation import plan
 from quietbit.federation.plan import KEYS, Plan
 from quietbit.node import Policy, policy
 from quietbit.node.policy import PolicyError
-from unit.node.makers import write_policy
 
 PACKAGES = ("quietbit", "quietbit.flower", "quietbit.nvflare")
 

@@ -3,7 +3,7 @@
 Idea     each check computes something whose answer is known: other kernels' codes, bit for bit, an
          exact certificate, and the bytes of the wire format's example. A check that raises has
          failed; no check stops the others. What is random is tested before a release of quietbit
-         (`tests/statistical`), and by `quietbit audit` of the laboratory.
+         (`tests/core/statistical`), and by `quietbit audit` of the laboratory.
 """
 
 from __future__ import annotations

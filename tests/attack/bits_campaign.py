@@ -16,7 +16,13 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from exact.bits_kit import exact_excess, gaussian_excess, group_atoms, probing_epsilons, random_case
+from core.exact.bits_kit import (
+    exact_excess,
+    gaussian_excess,
+    group_atoms,
+    probing_epsilons,
+    random_case,
+)
 from quietbit.privacy.interpolated import dominating_square_upper
 
 # of the enumeration in doubles: logarithms of binomials of up to 400, exponents of up to 700

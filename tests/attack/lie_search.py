@@ -28,12 +28,12 @@ from unittest.mock import patch
 import numpy as np
 from attrs import define, evolve, field, fields
 
+from federation.secagg.kit import identity, plan_of
 from quietbit.errors import QuietbitError
 from quietbit.secagg import client as client_module
 from quietbit.secagg import codec, keys
 from quietbit.secagg.client import PAIR, SEED, SumClient, lists_digest, shares_digest
 from quietbit.secagg.codec import CONFIRMED, MASKED, Advertisement
-from unit.secagg.kit import identity, plan_of
 
 P = 2**61 - 1
 FIELDS = [one.name for one in fields(SumClient)]

@@ -26,10 +26,10 @@ import numpy as np
 
 from attack.lie_search import QUIET, TRUE, Search
 from attack.test_lying_server import recovered, split, told
+from federation.secagg.kit import Room, codes_for, identity, plan_of
 from quietbit.errors import QuietbitError
 from quietbit.secagg.plan import ProtocolError
 from quietbit.secagg.server import simulate_secure_sum
-from unit.secagg.kit import Room, codes_for, identity, plan_of
 
 STEPS = ("sharing", "masking", "confirming", "unmasking")
 

@@ -20,6 +20,9 @@ import pytest
 pytest.importorskip("flwr", reason="needs the flower extra")
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, RecordDict
 
+from engines.flower import test_replay as replaying
+from engines.flower.kit import DIMENSION, HandGrid, app, be_the_server, context, gated, model
+from federation.node.makers import MECHANISM, books, keeper, request, write_policy
 from quietbit.errors import InvalidParameter
 from quietbit.federation.messages import ANSWERED, DECLINED
 from quietbit.federation.request import request_record
@@ -27,9 +30,6 @@ from quietbit.node import release
 from quietbit.node.database import opened
 from quietbit.node.gatekeeper import RemoteGate, _receive
 from quietbit.node.refusal import Noted, Reason, Refusal
-from unit.flower import test_replay as replaying
-from unit.flower.kit import DIMENSION, HandGrid, app, be_the_server, context, gated, model
-from unit.node.makers import MECHANISM, books, keeper, request, write_policy
 
 pytestmark = pytest.mark.filterwarnings("ignore::quietbit.node.policy.SeededRngWarning")
 NOT_LISTED = Refusal(Reason.NOT_ALLOWED, "mechanisms")

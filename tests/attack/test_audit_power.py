@@ -13,6 +13,8 @@ import numpy as np
 import pytest
 
 from attack.faults import RepeatedBits, SharedBits, stronger, swapped, unclipped
+from core.mechanism.makers import MECHANISMS
+from core.statistical.kit import seed
 from quietbit import Ball, Gaussian, InterpolatedMVU, Norm
 from quietbit.design.solve import shipped
 from quietbit.design.table import DesignSpec
@@ -22,8 +24,6 @@ from quietbit.wire.uplink import Uplink
 from quietbit_lab.auditor.audit import Audit, audit
 from quietbit_lab.baseline.noise import Laplace, Sign
 from quietbit_lab.baseline.skellam import Skellam
-from statistical.kit import seed
-from unit.mechanism.makers import MECHANISMS
 
 SURE = 1 - 1e-9
 LONG = pytest.mark.long
@@ -153,7 +153,7 @@ def test_one_coordinate_without_noise() -> None:
     assert any("coordinate 17" in sentence for sentence in found.failures)
 
 
-# The others' laws are held by tests/statistical, and a fault of each kind is found above.
+# The others' laws are held by tests/core/statistical, and a fault of each kind is found above.
 ALARMS = (
     "imvu rotated",
     "mvu nine levels l2",

@@ -11,11 +11,11 @@ import pytest
 from attrs import evolve
 
 from attack.faults import Tampered
+from core.statistical.kit import seed
 from lab.baseline.makers import BASELINES
 from quietbit.kernel.rng import seeded_rng
 from quietbit.target import Adjacency
 from quietbit_lab.auditor.audit import Audit, audit
-from statistical.kit import seed
 
 SURE = 1 - 1e-9
 

@@ -12,8 +12,8 @@ import random
 import numpy as np
 from scipy.stats import binom
 
+from federation.secagg.kit import Room, plan_of
 from quietbit.errors import QuietbitError
-from unit.secagg.kit import Room, plan_of
 
 HONEST = 60
 REPEATS = 60

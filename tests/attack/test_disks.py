@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from attack import disk
+from federation.node.makers import MECHANISM, books, write_policy
 from quietbit.node.sender import PrivateSender
 from quietbit.wire.uplink import Uplink
-from unit.node.makers import MECHANISM, books, write_policy
 
 pytestmark = pytest.mark.skipif(not disk.is_possible(), reason="needs a C compiler on Linux")
 
@@ -59,7 +59,7 @@ ACCEPT = """
 import errno, pathlib, sys
 from attack import disk
 from quietbit.errors import QuietbitError
-from unit.node.makers import books, keeper, request
+from federation.node.makers import books, keeper, request
 folder, kinds, code = pathlib.Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
 gate = keeper(folder, epsilon=1e6, releases=1000, releases_per_day=1000)
 gate.accept(request(1))
@@ -105,7 +105,7 @@ import numpy as np
 from quietbit.node.refusal import BudgetSpent
 from quietbit.node.sender import PrivateSender
 from quietbit.wire.uplink import Uplink
-from unit.node.makers import DIMENSION, MECHANISM
+from federation.node.makers import DIMENSION, MECHANISM
 sender = PrivateSender(Uplink(MECHANISM), sys.argv[1])
 print("ready", flush=True)
 sys.stdin.readline()
@@ -145,7 +145,7 @@ def test_processes_that_send_at_once_release_what_the_budget_allows(tmp_path, bu
 KILLED = """
 import os, pathlib, sys
 from attack import disk
-from unit.node.makers import books, keeper, request
+from federation.node.makers import books, keeper, request
 folder = pathlib.Path(sys.argv[1])
 gate = keeper(folder, epsilon=1e6, releases=1000, releases_per_day=1000)
 gate.accept(request(1))

@@ -23,6 +23,9 @@ pytest.importorskip("flwr", reason="needs the flower extra")
 from flwr.app import MetricRecord
 
 from attack.every_line import PATIENT, Fault, Line, Tracer, following, under
+from engines.flower.kit import DIMENSION, app, context
+from engines.flower.test_client import CONFIG, request
+from federation.node.makers import books, write_policy
 from quietbit.federation import client as run_client
 from quietbit.federation import part
 from quietbit.federation.messages import ANSWERED, DECLINED
@@ -32,9 +35,6 @@ from quietbit.flower import client as flower_client
 from quietbit.node import answer_time, guard
 from quietbit.node.answer_time import GRAIN
 from quietbit.node.refusal import Reason, Refusal
-from unit.flower.kit import DIMENSION, app, context
-from unit.flower.test_client import CONFIG, request
-from unit.node.makers import books, write_policy
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 SHIFT = np.linspace(-0.2, 0.3, DIMENSION)

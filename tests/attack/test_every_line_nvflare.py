@@ -18,6 +18,8 @@ from nvflare.apis.fl_constant import ReturnCode
 from nvflare.fuel.utils import fobs
 
 from attack.every_line import PATIENT, Fault, Line, Tracer, following, under
+from engines.nvflare.kit import CONFIG, Server, Site, content, public_names, trained
+from federation.node.makers import books, write_policy
 from quietbit.federation import client as run_client
 from quietbit.federation import part
 from quietbit.federation.parts import update
@@ -25,8 +27,6 @@ from quietbit.node import answer_time, guard
 from quietbit.node.answer_time import GRAIN
 from quietbit.node.refusal import Reason, Refusal
 from quietbit.nvflare import client, patches, processing, task
-from unit.node.makers import books, write_policy
-from unit.nvflare.kit import CONFIG, Server, Site, content, public_names, trained
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 SECONDS = 0.75

@@ -13,16 +13,16 @@ import numpy as np
 import pytest
 
 pytest.importorskip("flwr", reason="needs the flower extra")
+from engines.flower.kit import DIMENSION, app, context, gated
+from engines.flower.test_client import CONFIG, request
+from federation.node.makers import books, keeper, write_policy
+from federation.node.makers import request as node_request
 from quietbit import Ball, Gaussian, InvalidParameter
 from quietbit.federation.client import OpenRequest, Subject
 from quietbit.federation.part import Arrival
 from quietbit.federation.plan import Plan
 from quietbit.mechanism.batch import LocalSteps, PoissonBatch
 from quietbit.node.answer_time import GRAIN, NUMBERS, AnswerTime
-from unit.flower.kit import DIMENSION, app, context, gated
-from unit.flower.test_client import CONFIG, request
-from unit.node.makers import books, keeper, write_policy
-from unit.node.makers import request as node_request
 
 pytestmark = pytest.mark.filterwarnings("ignore::quietbit.flower.SeededRngWarning")
 SHIFT = np.linspace(-0.2, 0.3, DIMENSION)

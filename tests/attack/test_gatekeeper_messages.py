@@ -14,9 +14,9 @@ from typing import Any
 
 import numpy as np
 
+from federation.node.makers import DIMENSION, books, keeper, request
 from quietbit.node.gatekeeper import Gatekeeper, _receive, _send
 from quietbit.node.refusal import Unusable
-from unit.node.makers import DIMENSION, books, keeper, request
 
 CASES = 150
 VALUES = [None, True, 0, -1, 1.5, 1e308, "x", "", [], {}, [1], {"a": 1}, 10**30, "7"]

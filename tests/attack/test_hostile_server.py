@@ -22,6 +22,8 @@ import pytest
 pytest.importorskip("flwr", reason="needs the flower extra")
 from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, MetricRecord, RecordDict
 
+from engines.flower.kit import CONFIG, DIMENSION, be_the_server, context, gated, model, trained
+from federation.node.makers import write_policy
 from quietbit.design.solve import solve
 from quietbit.design.table import DesignSpec
 from quietbit.federation.messages import sum_request
@@ -38,8 +40,6 @@ from quietbit.secagg.codec import encode
 from quietbit.secagg.plan import masked_size
 from quietbit.wire.uplink import Uplink
 from quietbit_lab.baseline.noise import Sign
-from unit.flower.kit import CONFIG, DIMENSION, be_the_server, context, gated, model, trained
-from unit.node.makers import write_policy
 
 pytestmark = pytest.mark.filterwarnings("ignore::quietbit.node.policy.SeededRngWarning")
 CASES = {

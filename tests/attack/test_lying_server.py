@@ -16,6 +16,7 @@ from attrs import evolve
 
 pytest.importorskip("cryptography", reason="needs the all extra")
 
+from federation.secagg.kit import Room, identity, plan_of
 from quietbit.errors import InvalidParameter, QuietbitError
 from quietbit.secagg import keys
 from quietbit.secagg.client import (
@@ -31,7 +32,6 @@ from quietbit.secagg.identity import Identity
 from quietbit.secagg.plan import ProtocolError
 from quietbit.secagg.server import SumServer
 from refusals import refuses
-from unit.secagg.kit import Room, identity, plan_of
 
 
 def recovered(answers, number, kind, needed):

@@ -13,6 +13,8 @@ from attrs import evolve
 
 pytest.importorskip("cryptography", reason="needs the all extra")
 
+from federation.node.makers import write_policy
+from federation.secagg.kit import Room, codes_for, identity, plan_of
 from quietbit.errors import InvalidParameter, QuietbitError
 from quietbit.node.policy import Policy, PolicyError
 from quietbit.node.refusal import NotAllowed
@@ -20,8 +22,6 @@ from quietbit.secagg import keys
 from quietbit.secagg.client import SumClient, masking_key, pair_mask_key, self_mask_key
 from quietbit.secagg.plan import ProtocolError, SumPlan
 from quietbit.secagg.server import SumServer, simulate_secure_sum
-from unit.node.makers import write_policy
-from unit.secagg.kit import Room, codes_for, identity, plan_of
 
 VICTIM = 7
 

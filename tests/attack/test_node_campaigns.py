@@ -14,6 +14,7 @@ import threading
 import numpy as np
 import pytest
 
+from federation.node.makers import BALL, DIMENSION, MECHANISM, NOISY, books, keeper, request
 from quietbit.errors import InvalidPayload, QuietbitError
 from quietbit.mechanism.interpolated import InterpolatedMVU
 from quietbit.node import budget
@@ -21,7 +22,6 @@ from quietbit.node.gatekeeper import HEAD, MAGIC, Gatekeeper, RemoteGate
 from quietbit.node.refusal import Unusable
 from quietbit.node.request import Framed, ProposedMechanism
 from quietbit.wire.uplink import Uplink, weight_of
-from unit.node.makers import BALL, DIMENSION, MECHANISM, NOISY, books, keeper, request
 
 pytestmark = pytest.mark.filterwarnings("ignore::quietbit.node.policy.SeededRngWarning")
 CASES = {"broadcast logs": 90, "weights": 3000, "frames": 2000, "socket messages": 300}
@@ -33,10 +33,10 @@ def test_forked_and_rolled_back_broadcast_logs(monkeypatch):
     what it answers.
     """
     pytest.importorskip("flwr", reason="needs the flower extra")
+    from engines.flower import test_replay as kit
+    from engines.flower.kit import ledger
     from quietbit.federation.messages import MODEL
     from quietbit.wire.downlink import HEAD as BROADCAST
-    from unit.flower import test_replay as kit
-    from unit.flower.kit import ledger
 
     rng = random.Random(40)  # noqa: S311
     logs = {}
@@ -103,8 +103,8 @@ def test_different_models_for_different_nodes_under_replay():
     none twice.
     """
     pytest.importorskip("flwr", reason="needs the flower extra")
-    from unit.flower import test_replay as kit
-    from unit.flower.kit import ledger
+    from engines.flower import test_replay as kit
+    from engines.flower.kit import ledger
 
     room = kit.Federation(nodes=(11, 12))
     room.play()
@@ -183,8 +183,8 @@ def test_frames_of_rounds_that_do_not_wait():
 
 def test_releases_that_come_late_and_twice_count_once():
     pytest.importorskip("flwr", reason="needs the flower extra")
-    from unit.flower import test_stragglers as kit
-    from unit.flower.kit import ledger
+    from engines.flower import test_stragglers as kit
+    from engines.flower.kit import ledger
 
     rng = random.Random(43)  # noqa: S311
 

@@ -12,9 +12,9 @@ from nvflare.apis.filter import Filter
 from nvflare.apis.fl_component import FLComponent
 from nvflare.fuel.utils import fobs
 
+from engines.nvflare.kit import CONFIG, Server, Site, content, public_names, trained, weights
+from federation.node.makers import books, write_policy
 from quietbit.node.answer_time import GRAIN
-from unit.node.makers import books, write_policy
-from unit.nvflare.kit import CONFIG, Server, Site, content, public_names, trained, weights
 
 SECONDS = 0.9
 

@@ -13,13 +13,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from cli.kit import shell
+from federation.node.makers import DIMENSION, MECHANISM, books, write_policy
 from quietbit.node.database import LedgerError
 from quietbit.node.ledger import FileLedger
 from quietbit.node.policy import Policy, PolicyError
 from quietbit.node.sender import PrivateSender
 from quietbit.wire.uplink import Uplink
-from unit.cli.kit import shell
-from unit.node.makers import DIMENSION, MECHANISM, books, write_policy
 
 pytestmark = pytest.mark.skipif(os.name == "nt", reason="needs POSIX permissions")
 STRANGER = 12345

@@ -7,6 +7,7 @@ without one release.
 
 import pytest
 
+from federation.node.makers import BALL, MECHANISM, books, keeper, policy, request
 from quietbit.design.solve import solve
 from quietbit.design.table import DesignSpec
 from quietbit.errors import QuietbitError
@@ -15,7 +16,6 @@ from quietbit.mechanism.interpolated import InterpolatedMVU
 from quietbit.node.gate import LocalGate
 from quietbit.node.ledger import FileLedger
 from quietbit.node.refusal import Reason, refusal_of
-from unit.node.makers import BALL, MECHANISM, books, keeper, policy, request
 
 OTHERS = 1000  # the number of the other server's run
 

@@ -16,11 +16,7 @@ pytest.importorskip("flwr", reason="needs the flower extra")
 from flwr.app import ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.serverapp.strategy import FedAvg
 
-from quietbit.federation.plan import Plan
-from quietbit.flower import PrivateStrategy, Simulation
-from quietbit.node.budget import ANSWERS, account_of
-from spaces import space_of_seed
-from unit.flower.kit import (
+from engines.flower.kit import (
     DIMENSION,
     HandGrid,
     be_the_server,
@@ -31,6 +27,10 @@ from unit.flower.kit import (
     simulated,
     trained,
 )
+from quietbit.federation.plan import Plan
+from quietbit.flower import PrivateStrategy, Simulation
+from quietbit.node.budget import ANSWERS, account_of
+from spaces import space_of_seed
 
 pytestmark = pytest.mark.filterwarnings("ignore::quietbit.node.policy.SeededRngWarning")
 K = 8

@@ -13,6 +13,8 @@ import numpy as np
 import pytest
 from attrs import evolve
 
+from federation.node.makers import DIMENSION, MECHANISM, books, keeper, request
+from federation.simulate.test_moving_clip import Long
 from plans import flat_plan
 from quietbit import Adjacency, Ball, InvalidParameter, Norm, Plan, QuietbitError
 from quietbit.federation.client import OpenRequest, Subject
@@ -31,8 +33,6 @@ from quietbit.node.refusal import AnsweredBefore, BudgetSpent
 from quietbit.node.request import ALONE, VECTOR, SumPart, description_of, run_name
 from quietbit.target import Target
 from refusals import refuses
-from unit.federation.simulate.test_moving_clip import Long
-from unit.node.makers import DIMENSION, MECHANISM, books, keeper, request
 
 BOTH = ("imvu", "scout", "response")
 MOVING = AdaptiveClip(MECHANISM, 1.0, 2, 0.2)

@@ -10,6 +10,8 @@ import pytest
 pytest.importorskip("flwr", reason="needs the flower extra")
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
 
+from engines.flower.kit import DIMENSION, app, be_the_server, context, gated, model
+from federation.node.makers import write_policy
 from quietbit.federation.messages import DECLINED, ENCLOSED, join_pieces
 from quietbit.federation.parts.subspace import ServerCoordinates
 from quietbit.federation.plan import Plan
@@ -21,8 +23,6 @@ from quietbit.node.ledger import FileLedger
 from quietbit.node.request import Framed
 from quietbit.wire.uplink import Uplink
 from spaces import space_of_seed
-from unit.flower.kit import DIMENSION, app, be_the_server, context, gated, model
-from unit.node.makers import write_policy
 
 pytestmark = pytest.mark.filterwarnings("ignore::quietbit.node.policy.SeededRngWarning")
 K = 4

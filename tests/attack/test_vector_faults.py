@@ -15,6 +15,7 @@ import pytest
 from attrs import evolve
 
 from attack.faults import RepeatedBits, Tampered
+from core.statistical.kit import seed
 from quietbit import Ball, Norm
 from quietbit.kernel.base import Kernel
 from quietbit.kernel.rng import seeded_rng
@@ -23,7 +24,6 @@ from quietbit.mechanism.vector import VectorMVU, solve_profile
 from quietbit.target import Adjacency
 from quietbit.wire.uplink import Uplink
 from quietbit_lab.auditor.audit import Audit, audit
-from statistical.kit import seed
 
 SURE = 1 - 1e-9
 LONG = pytest.mark.long

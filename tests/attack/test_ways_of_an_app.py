@@ -29,10 +29,10 @@ import pytest
 pytest.importorskip("flwr", reason="needs the flower extra")
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 
+from engines.flower.kit import DIMENSION, context, gated, trained
+from engines.flower.test_client import CONFIG, request
+from federation.node.makers import books, write_policy
 from quietbit.node.answer_time import GRAIN
-from unit.flower.kit import DIMENSION, context, gated, trained
-from unit.flower.test_client import CONFIG, request
-from unit.node.makers import books, write_policy
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore"),

@@ -392,7 +392,7 @@ def test_the_sdist_holds_all_that_is_needed_to_build_and_test(
     for name in (
         "src/quietbit",
         "packages/lab/src",
-        "tests/golden/payloads",
+        "tests/core/golden/payloads",
         "docs",
         "benchmarks",
         "experiments",

@@ -12,7 +12,7 @@ Words    of ChaCha20 in tiles of sixteen blocks (docs/reference/wire_format.md),
          one of 1,009 polynomials by its exponent and four bits; the other 48 are the argument. |z -
          z*| <= EXPANSION_ERROR and |z| <= LARGEST for every word.
 Source   Feldman and Talwar (ICML 2021) for sending a seed; Wichura (1988) for piecewise quantiles,
-         whose table is made and proved by `tests/unit/kernel/quantile_maker.py`.
+         whose table is made and proved by `tests/core/kernel/quantile_maker.py`.
 """
 
 from __future__ import annotations

@@ -14,6 +14,8 @@ import pytest
 from attrs import evolve, frozen
 
 from attack.faults import stronger
+from core.mechanism.makers import design
+from core.statistical.kit import seed
 from quietbit import Ball, Gaussian, InterpolatedMVU, Norm
 from quietbit.errors import InvalidParameter
 from quietbit.kernel.rng import seeded_rng
@@ -23,8 +25,6 @@ from quietbit.target import Adjacency
 from quietbit.wire.uplink import Uplink
 from quietbit_lab.auditor.audit import Audit, audit
 from quietbit_lab.auditor.checks import Finding
-from statistical.kit import seed
-from unit.mechanism.makers import design
 
 SURE = 1 - 1e-9
 

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from attrs import evolve
 
+from core.statistical.kit import seed
 from quietbit import Ball, Gaussian, Norm, Uplink, calibrate
 from quietbit.errors import Outlier
 from quietbit.kernel.select import default_kernel
@@ -19,7 +20,6 @@ from quietbit.target import Trust
 from quietbit.wire.payload import build
 from quietbit_lab.auditor.poison import moved, poisoned, seed_maximum
 from refusals import refuses
-from statistical.kit import seed
 
 KERNEL, WORK, SIZE = default_kernel(), 16, 64
 TARGET: dict[str, Any] = {"epsilon": 4.0, "delta": 1e-5, "adjacency": "replace-one", "releases": 1}

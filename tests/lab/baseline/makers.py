@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from core.mechanism.makers import POINTED, ROUND
 from quietbit_lab.baseline.cldp import SampledCoefficient
 from quietbit_lab.baseline.dp_rec import RelativeEntropyCoding
 from quietbit_lab.baseline.mmrc import MinimalRandomCoding
@@ -11,7 +12,6 @@ from quietbit_lab.baseline.privunit import PrivUnit
 from quietbit_lab.baseline.rrsc import RotatingSimplex
 from quietbit_lab.baseline.sqkr import SubsampledSigns
 from quietbit_lab.baseline.staircase import Staircase
-from unit.mechanism.makers import POINTED, ROUND
 
 BASELINES: dict[str, Any] = {
     "privunit": PrivUnit(ROUND, 2.0, 0.2),

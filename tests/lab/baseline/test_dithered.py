@@ -5,6 +5,7 @@ import math
 import numpy as np
 import pytest
 
+from core.mechanism.makers import design, table
 from path import encode
 from quietbit import Ball, Norm
 from quietbit.kernel.rng import seeded_rng
@@ -12,7 +13,6 @@ from quietbit.target import Adjacency
 from quietbit_lab.baseline.dithered import DitheredMVU
 from quietbit_lab.baseline.dithered_cost import dithered_l1_cost, dithered_l2_cost
 from refusals import refuses
-from unit.mechanism.makers import design, table
 
 
 @pytest.mark.parametrize("levels", [2, 3, 4, 9])

@@ -3,7 +3,7 @@ import math
 import numpy as np
 import pytest
 
-from exact.privacy_kit import flat, rough
+from core.exact.privacy_kit import flat, rough
 from quietbit.target import Adjacency
 from quietbit_lab.baseline.dithered_cost import dithered_l1_cost, dithered_l2_cost, reference_row
 from refusals import refuses

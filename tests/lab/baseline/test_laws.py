@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from core.laws.test_mechanisms import *  # noqa: F403
 from lab.baseline.makers import BASELINES
-from laws.test_mechanisms import *  # noqa: F403
 from quietbit.mechanism import registry
 
 

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from core.mechanism.makers import update
 from path import decode, encode
 from quietbit import Ball, Gaussian, Norm
 from quietbit.errors import InvalidParameter
@@ -22,7 +23,6 @@ from quietbit_lab.baseline.skellam import (
     skellam_noise,
 )
 from refusals import refuses
-from unit.mechanism.makers import update
 
 BALL = Ball(Norm.L2, 2.0, 100)
 

@@ -3,8 +3,8 @@ import math
 import pytest
 
 import quietbit
+from cli.kit import ONE_BIT, assert_refused, shell
 from quietbit_lab.auditor.audit import Audit
-from unit.cli.kit import ONE_BIT, assert_refused, shell
 
 WORDS = ("audit", ONE_BIT, "--norm", "l1", "--dimension", 2, "--samples", 400, "--delta", 0)
 

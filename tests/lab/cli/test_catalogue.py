@@ -1,5 +1,5 @@
 import quietbit
-from unit.cli.kit import assert_refused, shell
+from cli.kit import assert_refused, shell
 
 
 def test_lists_and_filters(capsys):

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import quietbit
-from unit.cli.kit import assert_refused, shell
+from cli.kit import assert_refused, shell
 
 
 @pytest.fixture

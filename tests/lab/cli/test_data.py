@@ -1,6 +1,6 @@
 import pytest
 
-from unit.cli.kit import assert_refused, shell
+from cli.kit import assert_refused, shell
 
 
 @pytest.mark.parametrize(

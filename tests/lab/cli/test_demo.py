@@ -9,8 +9,8 @@ import time
 import pytest
 
 import quietbit
+from cli.kit import assert_refused, shell
 from quietbit_lab.cli import demo_training
-from unit.cli.kit import assert_refused, shell
 
 
 @pytest.mark.slow

@@ -1,9 +1,9 @@
 import pytest
 
 import quietbit
+from cli.kit import assert_refused, shell
 from quietbit.design.profile import Profile
 from quietbit.privacy.profile import certify_profile
-from unit.cli.kit import assert_refused, shell
 
 BASE = ("design", "--levels", "2", "--bits", "1", "--design-epsilon", "1")
 

@@ -2,8 +2,8 @@ import json
 
 import pytest
 
+from cli.kit import assert_refused, shell
 from lab.report.makers import changed, runs
-from unit.cli.kit import assert_refused, shell
 
 SMALL = ("--levels", 2, "--levels", 8, "--bits", 2, "--design-epsilon", 3)
 STARTS = {"png": b"\x89PNG", "svg": b"<?xml", "pdf": b"%PDF"}

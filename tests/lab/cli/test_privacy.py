@@ -1,7 +1,7 @@
 import pytest
 
 import quietbit
-from unit.cli.kit import EIGHT_LEVELS, ONE_BIT, assert_refused, shell
+from cli.kit import EIGHT_LEVELS, ONE_BIT, assert_refused, shell
 
 
 def test_the_issue_example(capsys):

@@ -3,9 +3,9 @@ from pathlib import Path
 
 import pytest
 
+from cli.kit import assert_refused, shell
 from lab.report.makers import runs
 from quietbit._files import write_json
-from unit.cli.kit import assert_refused, shell
 
 
 @pytest.fixture

@@ -2,7 +2,7 @@ import json
 
 import pytest
 
-from unit.cli.kit import assert_refused, shell
+from cli.kit import assert_refused, shell
 
 TEXT = """
 name = "little"

@@ -4,8 +4,8 @@ import signal
 import pytest
 import torch
 
+from cli.kit import assert_refused, shell
 from quietbit_lab.task.linear import LinearSoftmax
-from unit.cli.kit import assert_refused, shell
 
 ZERO = ("train", "--task", "digits", "--adjacency", "zero-out")
 SHORT = (*ZERO, "--design-epsilon", 1, "--lr", 0.3, "--rounds", 4, "--cohort", 50)

@@ -7,12 +7,12 @@ import pytest
 import torch
 
 import quietbit
+from core.statistical.kit import FALSE_ALARM
 from quietbit.mechanism.ball import Ball, Norm
 from quietbit_lab.baseline.dithered import DitheredMVU
 from quietbit_lab.baseline.noise import Laplace, Sign
 from quietbit_lab.cohort.means import together, way_of
 from quietbit_lab.cohort.moments import fit_moments, power_sums
-from statistical.kit import FALSE_ALARM
 
 BALL, TAXI = Ball(Norm.L2, 2.0, 40_000), Ball(Norm.L1, 8.0, 40_000)
 

@@ -12,6 +12,7 @@ import pytest
 import torch
 
 import quietbit
+from federation.simulate.makers import mechanisms
 from quietbit.mechanism.ball import Ball, Norm
 from quietbit.target import Trust
 from quietbit_lab.baseline.dithered import DitheredMVU
@@ -21,7 +22,6 @@ from quietbit_lab.cohort.law import CodeLaw, code_law
 from quietbit_lab.cohort.means import again_upper, exact_mean, together, way_of
 from quietbit_lab.cohort.outer import _compiled, _whole, mean_codes, sum_class_in_numpy
 from refusals import refuses
-from unit.federation.simulate.makers import mechanisms
 
 BALL, CPU = Ball(Norm.L2, 0.5, 40), torch.device("cpu")
 WIDE = Ball(Norm.L2, 0.5, 40_000)  # in so many dimensions MVU never draws again
@@ -127,7 +127,7 @@ print("done")
 """
 
 
-@pytest.mark.long  # Triton's interpreter has its tests in tests/unit/kernel
+@pytest.mark.long  # Triton's interpreter has its tests in tests/core/kernel
 @pytest.mark.skipif(find_spec("triton") is None, reason="needs triton")
 def test_the_gpus_kernel_has_the_same_law():
     """In triton's interpreter, which needs no GPU."""

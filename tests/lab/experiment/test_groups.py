@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from cli.kit import shell
 from quietbit.federation.parts.evaluation import Evaluate, Evaluation
 from quietbit_lab.experiment.groups import group_accuracies
 from quietbit_lab.report.page_data import page_data
 from quietbit_lab.report.runs import read_placed_runs
 from refusals import refuses
-from unit.cli.kit import shell
 
 
 @pytest.mark.parametrize("epsilon", [0.5, 2.0, 6.0])

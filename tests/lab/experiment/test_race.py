@@ -3,11 +3,11 @@
 import pytest
 
 import quietbit
+from federation.simulate.makers import small_problem
 from quietbit_lab.experiment.grid import read_sweep
 from quietbit_lab.experiment.race import reporting, run_stages
 from quietbit_lab.experiment.sweep import finished, pending, run_sweep
 from quietbit_lab.task.batch_sweep import BatchTogether, run_batches
-from unit.federation.simulate.makers import small_problem
 
 FILE = """
 name = "small"

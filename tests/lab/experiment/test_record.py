@@ -5,12 +5,12 @@ from pathlib import Path
 import pytest
 
 import quietbit
+from federation.simulate.makers import chosen, small_problem
 from quietbit._files import write_json
 from quietbit.federation.simulate.loop import simulate
 from quietbit_lab.experiment.grid import Job
 from quietbit_lab.experiment.record import Setting, commit_of, modern, read_record, run_record
 from refusals import refuses
-from unit.federation.simulate.makers import chosen, small_problem
 
 
 @pytest.fixture(scope="module")

@@ -8,10 +8,10 @@ import time
 import pytest
 
 import quietbit
+from federation.simulate.makers import setting, small_problem
 from quietbit_lab.experiment.grid import Job, Sweep
 from quietbit_lab.experiment.lines import read_lines
 from quietbit_lab.experiment.sweep import RESULTS, finished, run_sweep
-from unit.federation.simulate.makers import setting, small_problem
 
 
 def make_problem(task, seed):

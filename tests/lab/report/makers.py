@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 from functools import cache
 
+from federation.simulate.makers import chosen
 from quietbit.federation.simulate.loop import simulate
 from quietbit_lab.experiment.record import run_record
 from quietbit_lab.report.runs import PlacedRun, label_of
 from quietbit_lab.task.registry import TaskSpec, build_task
-from unit.federation.simulate.makers import chosen
 
 STEPS = {"gaussian": 0.6, "sign": 0.3, "imvu": 0.6, "none": 2.0}
 EVIL = "</script><script>document.title='broken'</script><img src=x onerror=alert(1)> {{data}}"

@@ -17,18 +17,8 @@ pytest.importorskip("flwr", reason="needs the flower extra")
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
 from flwr.serverapp.strategy import FedAvg
 
-from quietbit import Plan
-from quietbit.federation.participation import releases_per_client
-from quietbit.federation.simulate.loop import simulate
-from quietbit.flower import PrivateStrategy, Simulation, private_batch
-from quietbit.node.budget import ANSWERS, account_of
-from quietbit_lab.cli.train import _rows, _shown
-from quietbit_lab.experiment.record import run_record
-from quietbit_lab.report.page import render_page
-from quietbit_lab.report.runs import PlacedRun, read_placed_runs
-from unit.cli.kit import shell
-from unit.federation.simulate.makers import chosen, small_problem
-from unit.flower.kit import (
+from cli.kit import shell
+from engines.flower.kit import (
     DIMENSION,
     HandGrid,
     app,
@@ -39,8 +29,18 @@ from unit.flower.kit import (
     model,
     simulated,
 )
-from unit.flower.secure_kit import Room
-from unit.flower.test_evaluation import evaluates
+from engines.flower.secure_kit import Room
+from engines.flower.test_evaluation import evaluates
+from federation.simulate.makers import chosen, small_problem
+from quietbit import Plan
+from quietbit.federation.participation import releases_per_client
+from quietbit.federation.simulate.loop import simulate
+from quietbit.flower import PrivateStrategy, Simulation, private_batch
+from quietbit.node.budget import ANSWERS, account_of
+from quietbit_lab.cli.train import _rows, _shown
+from quietbit_lab.experiment.record import run_record
+from quietbit_lab.report.page import render_page
+from quietbit_lab.report.runs import PlacedRun, read_placed_runs
 
 pytestmark = pytest.mark.filterwarnings("ignore::quietbit.flower.SeededRngWarning")
 SHOWN = re.compile(r"epsilon (?:<=|≤|at most|is) ?([0-9.e+-]*[0-9])")

@@ -2,11 +2,11 @@ import numpy as np
 import pytest
 
 import quietbit
+from federation.simulate.makers import mechanisms
 from quietbit.mechanism.ball import Norm
 from quietbit.mechanism.registry import describe
 from quietbit_lab.baseline.dithered import DitheredMVU
 from quietbit_lab.report.page_mechanism import MOST_CELLS, Pictures, rebuild
-from unit.federation.simulate.makers import mechanisms
 
 
 def record_of(mechanism):

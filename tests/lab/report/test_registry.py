@@ -2,6 +2,7 @@
 
 import pytest
 
+from cli.kit import assert_refused, shell
 from lab.experiment.test_flower_record import saved
 from lab.report.makers import changed, runs
 from quietbit._files import write_json
@@ -9,7 +10,6 @@ from quietbit.errors import QuietbitError
 from quietbit_lab.report.registry import registry_entry, render_entry, save_entry, todo_fields
 from quietbit_lab.report.runs import read_placed_runs
 from refusals import refuses
-from unit.cli.kit import assert_refused, shell
 
 yaml = pytest.importorskip("yaml")
 

@@ -8,11 +8,11 @@ import time
 import pytest
 
 import quietbit
+from federation.simulate.makers import setting, small_problem
 from quietbit_lab.experiment.grid import Job, Sweep
 from quietbit_lab.experiment.lines import read_lines
 from quietbit_lab.experiment.sweep import RESULTS, finished
 from quietbit_lab.task.batch_sweep import BATCH, CHECKPOINT, BatchTogether, run_batches
-from unit.federation.simulate.makers import setting, small_problem
 
 
 def make_problem(task, seed):

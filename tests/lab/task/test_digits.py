@@ -1,10 +1,10 @@
 import numpy as np
 import pytest
 
+from federation.simulate.makers import chosen
 from quietbit.federation.simulate.loop import simulate
 from quietbit_lab.task.images import DIGITS_FILE
 from quietbit_lab.task.registry import TaskSpec, build_task
-from unit.federation.simulate.makers import chosen
 
 
 def test_the_file_has_the_digits_of_scikit_learn():

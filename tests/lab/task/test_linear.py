@@ -1,12 +1,12 @@
 import numpy as np
 import pytest
 
+from federation.simulate.makers import small_dataset, small_problem
 from quietbit.federation.simulate.problem import LocalPlan
 from quietbit.mechanism.ball import Ball, Norm
 from quietbit.target import Unit
 from quietbit_lab.task.dataset import Partition
 from quietbit_lab.task.linear import LinearSoftmax
-from unit.federation.simulate.makers import small_dataset, small_problem
 
 
 def gradient(problem, parameters, example):

@@ -5,13 +5,13 @@ import pytest
 import torch
 
 import quietbit
+from federation.simulate.makers import setting, small_problem
 from quietbit.federation.simulate.loop import simulate
 from quietbit.federation.simulate.problem import Score
 from quietbit_lab.task.batch import Batch
 from quietbit_lab.task.batch_sweep import restore, save
 from quietbit_lab.task.linear_device import DeviceProblem, open_device
 from refusals import refuses
-from unit.federation.simulate.makers import setting, small_problem
 
 COMMON = {"rounds": 6, "cohort": 20, "clip": 1.0, "seed": 3, "rng": "seeded", "evaluate_at": (2, 6)}
 

@@ -3,6 +3,7 @@ import pytest
 import torch
 
 import quietbit
+from federation.simulate.makers import small_dataset, small_problem
 from quietbit.federation.simulate.problem import LocalPlan
 from quietbit.mechanism.ball import Ball, Norm
 from quietbit_lab.task.batch import exact_float32
@@ -10,7 +11,6 @@ from quietbit_lab.task.dataset import Dataset, Examples, Partition
 from quietbit_lab.task.linear import LinearSoftmax
 from quietbit_lab.task.linear_device import DeviceProblem, open_device
 from refusals import refuses
-from unit.federation.simulate.makers import small_dataset, small_problem
 
 
 @pytest.fixture

@@ -2,6 +2,7 @@ import numpy as np
 import pytest
 
 import quietbit
+from federation.simulate.makers import chosen, small_dataset
 from quietbit.federation.simulate.loop import simulate
 from quietbit.federation.simulate.problem import LocalPlan
 from quietbit.mechanism.ball import Ball, Norm
@@ -10,7 +11,6 @@ from quietbit_lab.task.dataset import Dataset, Examples, Partition
 from quietbit_lab.task.linear import LinearSoftmax
 from quietbit_lab.task.module import ModuleProblem, femnist_network, mnist_network
 from refusals import refuses
-from unit.federation.simulate.makers import chosen, small_dataset
 
 torch = pytest.importorskip("torch")
 

@@ -6,8 +6,8 @@ import itertools
 
 import numpy as np
 import pytest
-from unit.test_subspace import DIMENSION, RANK, gradients
 
+from core.gradients.test_subspace import DIMENSION, RANK, gradients
 from quietbit_lab.task.spectrum import best_size, spectrum
 from refusals import refuses
 

@@ -10,12 +10,13 @@ Source   Kairouz, Liu, Steinke (ICML 2021), Theorem 9 and its corollary for sums
          for whole-number shifts.
 
 Account. alpha D2^2/(2 n w) with p tau of slack (`with_slack`): sharper than the two forms of the
-paper where tau counts, and the same where it does not. tests/exact/test_baseline_sums.py holds tau
-against exact convolutions. Sampling. Thresholds of 512 bits: a draw's law is within h_1 = 2^-490 of
-the discrete Gaussian in total variation, what is cut off far out included. Where the real laws are
-within h of ideal ones in total variation, P <= P_ideal + h <= e^eps P'_ideal + delta + h <= e^eps
-(P' + h) + delta + h: the loss of mass is (1 + e^eps) h. With h = n p h_1 and n p <= 2^57 that is
-below 2^-100, which is what is lost here, for every eps up to 230; nobody needs a claim beyond.
+paper where tau counts, and the same where it does not. tests/core/exact/test_baseline_sums.py holds
+tau against exact convolutions. Sampling. Thresholds of 512 bits: a draw's law is within h_1 =
+2^-490 of the discrete Gaussian in total variation, what is cut off far out included. Where the real
+laws are within h of ideal ones in total variation, P <= P_ideal + h <= e^eps P'_ideal + delta + h
+<= e^eps (P' + h) + delta + h: the loss of mass is (1 + e^eps) h. With h = n p h_1 and n p <= 2^57
+that is below 2^-100, which is what is lost here, for every eps up to 230; nobody needs a claim
+beyond.
 """
 
 from __future__ import annotations

@@ -1,0 +1,134 @@
+from pathlib import Path
+
+import pytest
+
+import quietbit
+from cli.kit import ONE_BIT, assert_refused, shell
+from quietbit.cli.options import check_folder, check_outputs, find_design, help_text, number_or_word
+from quietbit.errors import InvalidDesignFile, QuietbitError
+
+
+def test_words_become_the_library_s():
+    assert number_or_word("exact") == "exact"
+    assert number_or_word("1e2") == 100.0
+
+
+@pytest.mark.parametrize("option", ["adjacency", "norm", "trust"])
+def test_other_words_are_refused_with_the_choices(capsys, option):
+    words = {
+        "epsilon": 1,
+        "delta": 1e-5,
+        "adjacency": "zero-out",
+        "mechanism": "imvu",
+        option: "ZERO_OUT",
+    }
+    result = shell(
+        capsys,
+        "calibrate",
+        *(part for name, value in words.items() for part in (f"--{name}", value)),
+    )
+    assert_refused(result, f"--{option} must be", "got 'ZERO_OUT'")
+
+
+def test_a_design_is_found_by_name_with_or_without_its_end():
+    design = find_design(ONE_BIT)
+    assert find_design(ONE_BIT + ".json").identity() == design.identity()
+    assert design.spec == quietbit.DesignSpec(2, 1, 1.0)
+    with pytest.raises(InvalidDesignFile, match="neither"):
+        find_design(f"elsewhere/{ONE_BIT}")
+
+
+def test_a_file_comes_before_a_name(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    quietbit.solve(quietbit.DesignSpec(2, 1, 2.0)).save(tmp_path / ONE_BIT)
+    assert find_design(ONE_BIT).spec.epsilon == 2.0
+
+
+def test_a_check_leaves_nothing_behind(tmp_path):
+    check_outputs(tmp_path / "a.json", None, figures=(tmp_path / "a.PNG", None))
+    check_folder(tmp_path / "new" / "deep")
+    assert [path.name for path in tmp_path.iterdir()] == ["new"]
+
+
+def test_an_existing_file_is_kept_until_it_is_replaced(tmp_path):
+    (tmp_path / "a.json").write_text("kept")
+    check_outputs(tmp_path / "a.json")
+    assert (tmp_path / "a.json").read_text() == "kept"
+
+
+@pytest.mark.parametrize("path", ["no/a.json", "."])
+def test_what_cannot_be_written_is_refused(tmp_path, path):
+    with pytest.raises(QuietbitError, match="Cannot write"):
+        check_outputs(tmp_path / path)
+    with pytest.raises(QuietbitError, match="different"):
+        check_outputs(tmp_path / "x", tmp_path / "." / "x")
+
+
+def test_a_folder_in_a_file_is_refused(tmp_path):
+    (tmp_path / "file").write_text("x")
+    with pytest.raises(QuietbitError, match="Cannot write"):
+        check_folder(Path(tmp_path / "file"))
+
+
+def test_help_is_folded_where_the_terminal_ends_and_says_every_word(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setenv("TERMINAL_WIDTH", "80")
+    init = shell(capsys, "node", "init", "--help").out
+    assert "_ABSOLUTE" not in init
+    lines = [line.strip() for line in init.split("Arguments")[0].splitlines()]
+    place = next(k for k, line in enumerate(lines) if line.startswith("A run can never"))
+    assert all(
+        len(line) > 60 for line in lines[place : place + 3]
+    )  # a paragraph, not a line of the source
+
+
+def test_brackets_are_words_and_not_styles():
+    def command():
+        """Read a table [choose].
+
+        Over two
+        lines.
+        """
+
+    assert help_text(command) == "Read a table \\[choose].\n\nOver two lines."
+    assert help_text(None) == ""
+
+
+@pytest.mark.parametrize(
+    ("words", "named"),
+    [
+        (
+            ("design", "--levels", 4, "--bits", 2, "--design-epsilon", -3),
+            "--design-epsilon must be",
+        ),
+        (("data", "imagenet"), "ACTION must be get"),
+        (
+            (
+                "calibrate",
+                "--mechanism",
+                "gaussian",
+                "--samples",
+                10,
+                "--sampling-rate",
+                2,
+                "--epsilon",
+                3,
+                "--delta",
+                1e-5,
+                "--adjacency",
+                "zero-out",
+            ),
+            "--sampling-rate must be",
+        ),
+    ],
+)
+def test_a_refusal_names_the_option_that_was_typed(capsys, words, named):
+    result = shell(capsys, *words)
+    assert result.code == 2
+    assert result.err.startswith(named)
+
+
+def test_an_epsilon_that_protects_nobody_is_said(capsys):
+    asked = ("--mechanism", "gaussian", "--delta", 1e-5, "--adjacency", "zero-out")
+    assert "protects nobody" in shell(capsys, "calibrate", *asked, "--epsilon", 1e300).out
+    assert "protects nobody" not in shell(capsys, "calibrate", *asked, "--epsilon", 8).out

@@ -1,0 +1,333 @@
+import itertools
+import json
+import math
+import os
+
+import mpmath
+import numpy as np
+import pytest
+from hypothesis import given, settings
+
+from core.design.catalogue_maker import catalogue_lines, catalogue_targets
+from core.design.profile_kit import hockey_stick, largest_gain, profiles, pure_epsilon_upper
+from quietbit.design.profile import Profile, shipped_profile
+from quietbit.design.store import cached, remember
+from quietbit.errors import InvalidDesignFile, InvalidParameter, QuietbitError
+from quietbit.target import Target
+from refusals import refuses
+
+PURE = Profile.from_weights([0.4], [1.0, math.e])
+
+
+def exact_cells(profile, edges=None):
+    edges = profile.edges if edges is None else edges
+    ends = [-mpmath.inf, *(mpmath.mpf(float(edge)) for edge in edges), mpmath.inf]
+    return [mpmath.ncdf(b) - mpmath.ncdf(a) for a, b in itertools.pairwise(ends)]
+
+
+@settings(max_examples=40, deadline=None)
+@given(profiles())
+def test_mass_and_gain_are_bracketed_tightly(profile):
+    with mpmath.workdps(60):
+        levels = [mpmath.mpf(level) for level in profile.levels.tolist()]
+        mass = mpmath.fsum(
+            level * cell for level, cell in zip(levels, exact_cells(profile), strict=True)
+        )
+        # Not by parts: the mean of t over each cell is phi(left) - phi(right).
+        ends = [
+            mpmath.mpf(0),
+            *(mpmath.npdf(mpmath.mpf(edge)) for edge in profile.edges.tolist()),
+            mpmath.mpf(0),
+        ]
+        first = [a - b for a, b in itertools.pairwise(ends)]
+        gain = (
+            mpmath.fsum(level * moment for level, moment in zip(levels, first, strict=True)) / mass
+        )
+        assert abs(mpmath.mpf(str(profile._mass)) - mass) <= mpmath.mpf(10) ** -26
+        assert profile.gain_lower <= gain <= largest_gain(profile)
+    assert largest_gain(profile) - profile.gain_lower <= 2.0**-50 * largest_gain(profile) + 1e-25
+    assert abs(profile._mass - 1) <= 2.0**-40
+
+
+@settings(max_examples=40, deadline=None)
+@given(profiles())
+def test_the_second_moment_is_that_of_the_density(profile):
+    nodes = np.linspace(-12, 12, 100001)
+    weights = np.exp(-0.5 * nodes**2) / math.sqrt(2 * math.pi) * (nodes[1] - nodes[0])
+    assert profile.second_moment == pytest.approx(
+        float(np.sum(nodes**2 * profile(nodes) * weights)), rel=2e-3
+    )
+
+
+@settings(max_examples=25, deadline=None)
+@given(profiles())
+def test_pairs_bound_the_true_masses_and_rounding_is_small(profile):
+    with mpmath.workdps(60):
+        levels = [mpmath.mpf(level) for level in profile.levels.tolist()]
+        cells = exact_cells(profile)
+        mass = mpmath.fsum(level * cell for level, cell in zip(levels, cells, strict=True))
+        true = [level * cell / mass for level, cell in zip(levels, cells, strict=True)]
+        (p, base_below), (base_above, q) = profile.pairs("zero-out")
+        for k, cell in enumerate(cells):
+            assert q[k] <= true[k] <= p[k] <= true[k] * (1 + mpmath.mpf(2) ** -51)
+            assert base_below[k] <= cell <= base_above[k] <= cell * (1 + mpmath.mpf(2) ** -51)
+        ((higher, lower),) = profile.pairs("replace-one")
+        cuts = np.union1d(profile.edges, -profile.edges)
+        for k, cell in enumerate(exact_cells(profile, cuts)):
+            middle = (
+                cuts[k] - 1e-9 if k < cuts.size else cuts[-1] + 1
+            )  # cells are wider than that or meet in one point
+            if 0 < k < cuts.size:
+                middle = (cuts[k - 1] + cuts[k]) / 2
+            here, there = profile(np.array([middle, -middle]))
+            assert lower[k] <= there * cell / mass
+            assert here * cell / mass <= higher[k]
+            assert higher[k] <= here * cell / mass * (1 + mpmath.mpf(2) ** -51)
+            assert lower[k] >= there * cell / mass * (1 - mpmath.mpf(2) ** -51)
+
+
+@settings(max_examples=25, deadline=None)
+@given(profiles())
+def test_replace_one_is_the_same_both_ways_round(profile):
+    ((higher, lower),) = profile.pairs("replace-one")
+    for a in (0.1, 0.9, 1.5, 10.0):
+        assert hockey_stick(higher, lower, a) == pytest.approx(
+            hockey_stick(lower[::-1], higher[::-1], a), abs=1e-14
+        )
+        swapped = hockey_stick(lower, higher, a)
+        assert swapped == pytest.approx(hockey_stick(higher, lower, a), abs=1e-13)
+
+
+@settings(max_examples=25, deadline=None)
+@given(profiles())
+def test_the_largest_loss_is_the_pure_epsilon(profile):
+    for adjacency in ("replace-one", "zero-out"):
+        pairs = profile.pairs(adjacency)
+        largest = max(float(np.log(p / q).max()) for p, q in pairs)
+        claimed = pure_epsilon_upper(profile, adjacency)
+        assert claimed == pytest.approx(largest, abs=1e-13)
+    assert (
+        pure_epsilon_upper(profile, "replace-one")
+        >= math.log(profile.levels[-1] / profile.levels[0]) - 1e-15
+    )
+
+
+def test_a_level_of_zero_has_no_pure_epsilon():
+    profile = Profile.from_weights([0.0], [0.0, 1.0])
+    assert pure_epsilon_upper(profile, "zero-out") == math.inf
+    assert pure_epsilon_upper(profile, "replace-one") == math.inf
+    ((p, q),) = profile.pairs("replace-one")
+    assert p[1] >= 1
+    assert q[1] == 0
+
+
+@settings(max_examples=25, deadline=None)
+@given(profiles())
+def test_blur_covers_every_sampler_that_is_off_by_less(profile):
+    """A sampler's t is off by a shift of its own at each point: its pair stays below the blurred
+    one.
+    """
+    blur = 1e-4
+    if np.diff(profile.edges).min(initial=1.0) < 3 * blur:
+        return
+    rng = np.random.default_rng(int(profile.identity()[:8], 16))
+    t = np.sort(
+        np.concatenate(
+            [
+                np.linspace(-9, 9, 20001),
+                *(e + np.linspace(-2, 2, 401) * blur for e in profile.edges),
+            ]
+        )
+    )
+    t = np.unique(np.concatenate((t, -t)))
+    w = np.gradient(t) * np.exp(-0.5 * t * t) / math.sqrt(2 * math.pi)
+    ups, downs = (
+        profile(t + rng.uniform(-blur, blur, t.size)),
+        profile(-t + rng.uniform(-blur, blur, t.size)),
+    )
+    p, q = w * ups / np.sum(w * ups), w * downs / np.sum(w * downs)
+    ((higher, lower),) = profile.pairs("replace-one", blur)
+    assert higher.sum() >= 1 >= lower.sum()
+    for a in (0.5, 1.0, 2.0, float(np.exp(pure_epsilon_upper(profile, "replace-one")))):
+        assert hockey_stick(p, q, a) <= hockey_stick(higher, lower, a) + 1e-3 * np.gradient(t).max()
+    (first, base), (again, second) = profile.pairs("zero-out", blur)
+    for a in (0.5, 1.0, 2.0):
+        assert (
+            hockey_stick(first, base, a) >= hockey_stick(*profile.pairs("zero-out")[0], a) - 1e-15
+        )
+        assert (
+            hockey_stick(again, second, a) >= hockey_stick(*profile.pairs("zero-out")[1], a) - 1e-15
+        )
+
+
+def test_an_edge_belongs_to_the_level_at_its_right():
+    assert PURE(np.array([0.4]))[0] == PURE.levels[1]
+    assert PURE(np.array([np.nextafter(0.4, 0)]))[0] == PURE.levels[0]
+    with refuses("t"):
+        PURE(np.array([math.nan]))
+
+
+@settings(max_examples=25, deadline=None)
+@given(profiles())
+def test_the_text_comes_back_as_the_same_profile(profile):
+    again = Profile.parse(f"{profile.canonical()}\n{profile.identity()}\n", "it")
+    assert again.identity() == profile.identity()
+    assert np.array_equal(again.edges, profile.edges)
+    assert np.array_equal(again.levels, profile.levels)
+
+
+def test_profiles_do_not_change():
+    with pytest.raises(ValueError, match="read-only"):
+        PURE.levels[0] = 0.0
+    with pytest.raises(AttributeError):
+        PURE.edges = np.zeros(1)
+
+
+@pytest.mark.parametrize(
+    ("edges", "levels", "name"),
+    [
+        ([], [1.0], "number of edges"),
+        ([0.0], [1.0], "number of levels"),
+        ([math.nan], [0.5, 1.5], "edges"),
+        ([17.0], [1.0, 1.5], "edges"),
+        ([0.5, 0.5], [0.5, 1.0, 1.5], "edges"),
+        ([0.5, 0.2], [0.5, 1.0, 1.5], "edges"),
+        ([0.0], [1.5, 0.5], "levels"),
+        ([0.0], [-0.5, 2.5], "levels"),
+        ([0.0], [math.nan, 1.0], "levels"),
+        ([0.0], [0.5, math.inf], "levels"),
+        ([0.0], [1.0, 1.0], "levels"),
+        ([0.0], [0.0, 0.0], "levels"),
+        ([0.0], [0.5, 1.6], "mean of the levels"),
+        ([[0.0]], [0.5, 1.5], "edges"),
+        (["a"], [0.5, 1.5], "edges"),
+    ],
+)
+def test_what_is_not_a_profile_is_refused(edges, levels, name):
+    with refuses(name):
+        Profile(edges, levels)
+
+
+@pytest.mark.parametrize(
+    ("edges", "weights"),
+    [
+        ([0.0], [0.0, 0.0]),
+        ([0.0], [1.0]),
+        ([0.0], [math.nan, 1.0]),
+        ([2.0, 1.0], [1.0, 2.0, 3.0]),
+        ([99.0], [1.0, 2.0]),
+    ],
+)
+def test_weights_that_cannot_be_normalised_are_refused(edges, weights):
+    with pytest.raises(InvalidParameter):
+        Profile.from_weights(edges, weights)
+
+
+@pytest.mark.parametrize("blur", [-1e-9, 0.02, math.nan])
+def test_a_blur_that_makes_no_sense_is_refused(blur):
+    with refuses("blur"):
+        PURE.pairs("replace-one", blur)
+    with refuses("blur"):
+        Profile.from_weights([15.995], [1.0, 2.0]).pairs("replace-one", 0.01)
+    with refuses("adjacency"):
+        PURE.pairs("add-remove")
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("", "not complete JSON"),
+        (PURE.canonical()[:-1], "not complete JSON"),
+        ("[]", "format"),
+        (PURE.canonical().replace('"version":1', '"version":2'), "has version 2"),
+        (PURE.canonical().replace("0.4", "NaN"), "not a usable profile"),
+        (PURE.canonical().replace("0.4", "0.5"), "within 2\\^-40"),
+        (PURE.canonical().replace('"levels"', '"heights"'), "'levels' is missing"),
+        (PURE.canonical().replace("[0.4]", "7"), "a list of numbers"),
+        (PURE.canonical().replace("{", '{"a":1,', 1), "was changed"),
+        (PURE.canonical().replace("0.4", "0.4000000000000001"), "was changed"),
+    ],
+)
+def test_texts_that_are_not_the_profile_are_refused(text, reason):
+    with pytest.raises(InvalidDesignFile, match=reason):
+        Profile.parse(f"{text}\n{PURE.identity()}" if text else text, "the text")
+
+
+PROFILE = Profile.from_weights([-0.5, 0.25, 1.0], [1.0, 2.0, 3.0, 5.0])
+TARGET = Target(1.2345, 1e-5, "zero-out", releases=3)
+
+
+@pytest.fixture(autouse=True)
+def _own_cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("QUIETBIT_CACHE", str(tmp_path / "cache"))
+
+
+def test_a_file_comes_back_as_the_same_profile(tmp_path):
+    path = PROFILE.save(tmp_path / "one.profile")
+    assert Profile.load(path).identity() == PROFILE.identity()
+    assert os.listdir(tmp_path) == ["one.profile"]
+    path.write_text(
+        f"{PROFILE.canonical()}\n{PROFILE.identity()}\n", encoding="ascii"
+    )  # as they were written once
+    assert Profile.load(path).identity() == PROFILE.identity()
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (lambda text: text.replace("0.25", "0.5"), "not a usable profile"),
+        (lambda text: text[:-5], "not complete JSON"),
+        (lambda text: text.replace('"identity":"', '"identity":"0'), "was changed"),
+        (lambda text: text.replace('"identity"', '"identify"'), "was changed"),
+        (lambda text: f"{PROFILE.canonical()}\n{'0' * 64}\n", "was changed"),
+        (lambda text: PROFILE.canonical(), "was changed"),
+        (lambda text: text.replace('"version":1', '"version":7'), "has version 7"),
+        (lambda text: "", "not complete JSON"),
+        (lambda text: text + "x" * 2**20, "larger than"),
+        (lambda text: text.replace("quietbit", "quïetbit"), "not plain text"),
+    ],
+)
+def test_a_file_that_was_changed_is_refused(tmp_path, change, reason):
+    path = PROFILE.save(tmp_path / "one.profile")
+    path.write_text(change(path.read_text(encoding="ascii")), encoding="utf-8")
+    with pytest.raises(InvalidDesignFile, match=reason):
+        Profile.load(path)
+
+
+def test_a_missing_file_and_a_missing_folder_are_refused(tmp_path):
+    with pytest.raises(InvalidDesignFile, match="Cannot read"):
+        Profile.load(tmp_path / "none.profile")
+    with pytest.raises(QuietbitError, match="Cannot write"):
+        PROFILE.save(tmp_path / "none" / "one.profile")
+
+
+def test_the_cache_keeps_one_profile_per_target_and_ignores_damage(tmp_path):
+    assert cached(Profile, TARGET) is None
+    remember(PROFILE, TARGET)
+    found = cached(Profile, TARGET)
+    assert found is not None
+    assert found.identity() == PROFILE.identity()
+    assert cached(Profile, Target(1.2345, 1e-6, "zero-out", releases=3)) is None
+    (file,) = (tmp_path / "cache" / "designs").iterdir()
+    file.write_text("nonsense", encoding="ascii")
+    assert cached(Profile, TARGET) is None
+
+
+def test_every_listed_target_is_shipped_and_no_other():
+    targets = list(catalogue_targets())
+    assert len(targets) == len(set(targets)) == 2 * 6 * (1 + 2 * 7 + 1)
+    assert all(
+        shipped_profile(target) is not None for target in targets if target.releases in (1, 50)
+    )
+    assert shipped_profile(TARGET) is None
+
+
+def test_the_catalogue_s_text_is_made_of_its_profiles():
+    text = catalogue_lines(iter([(TARGET, PROFILE)]))
+    assert text["replace-one"] == "\n"
+    (line,) = text["zero-out"].splitlines()
+    entry = json.loads(line)
+    assert (entry["epsilon"], entry["delta"], entry["releases"]) == (1.2345, 1e-5, 3)
+    assert entry["identity"] == PROFILE.identity()
+    restored = Profile.restored({**entry["profile"], "identity": entry["identity"]}, "the line")
+    assert restored.identity() == PROFILE.identity()

@@ -1,0 +1,740 @@
+"""Models and losses that would mix samples, or let one sample decide about the others; each is
+kept from doing so.
+"""
+
+import os
+import random
+import time
+
+import numpy as np
+import pytest
+
+from federation.node.makers import DIMENSION, keeper, request
+from quietbit.errors import InvalidParameter
+from quietbit.federation.batch import dp_sgd_step, serving
+from quietbit.gradients import SampleGradients, sample_gradients
+from quietbit.mechanism.additive import Gaussian
+from quietbit.mechanism.ball import Ball, Norm
+from quietbit.mechanism.batch import PoissonBatch
+from quietbit.node.request import Framed
+from quietbit.wire.uplink import Uplink
+
+torch = pytest.importorskip("torch")
+nn = torch.nn
+functional = torch.nn.functional
+
+COUNT = 40
+SHAPE = (6,)
+
+
+class MixesInTraining(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.last = nn.Linear(6, 3)
+
+    def forward(self, x):
+        if self.training:
+            x = x + 10 * x.sum(dim=0)
+        return self.last(x)
+
+
+class MixesWhereWeightsSay(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.last = nn.Linear(6, 3)
+        self.switch = nn.Parameter(torch.zeros(()))
+
+    def forward(self, x):
+        return self.last(x + self.switch * (x.mean(dim=0) + x.roll(1, 0)))
+
+
+class MixingLinear(nn.Linear):
+    def forward(self, x):
+        return super().forward(x - x.mean(dim=0))
+
+
+class KeepsInputInBuffer(nn.Module):
+    def __init__(self, assigns):
+        super().__init__()
+        self.last = nn.Linear(6, 3)
+        self.assigns = assigns
+        self.register_buffer("seen", torch.zeros(6))
+
+    def forward(self, x):
+        out = self.last(x + self.seen)
+        if self.assigns:
+            self.seen = self.seen + x.detach().sum(dim=0)
+        else:
+            self.seen += x.detach().sum(dim=0)
+        return out
+
+
+class KeepsInputInAttribute(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.last = nn.Linear(6, 3)
+        self.before = []
+
+    def forward(self, x):
+        total = x
+        for other in self.before:
+            total = total + other
+        self.before.append(x.detach())
+        return self.last(total)
+
+
+class Branches(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.one = nn.Linear(6, 3)
+        self.other = nn.Linear(6, 3)
+
+    def forward(self, x):
+        return self.one(x) if float(x.sum()) > 0 else self.other(x)
+
+
+class WritesWeights(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.last = nn.Linear(6, 3)
+
+    def forward(self, x):
+        out = self.last(x)
+        with torch.no_grad():
+            self.last.weight += float(x.sum())
+        return out
+
+
+class Attention(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inner = nn.MultiheadAttention(6, 2, batch_first=True)
+        self.last = nn.Linear(6, 3)
+
+    def forward(self, x):
+        x = torch.stack([x, x**2, x.flip(-1)], dim=1)
+        return self.last(self.inner(x, x, x)[0].mean(dim=1))
+
+
+class Recurrent(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inner = nn.LSTM(
+            2, 5
+        )  # batch_first=False: where samples are on the first axis they are a sequence
+        self.last = nn.Linear(5, 3)
+
+    def forward(self, x):
+        return self.last(self.inner(x.reshape(len(x), 3, 2))[0].mean(dim=1))
+
+
+def hooked():
+    model = nn.Sequential(nn.Linear(6, 3))
+    model[0].register_forward_pre_hook(lambda _, given: (given[0] - given[0].mean(dim=0),))
+    return model
+
+
+def patched():
+    model = nn.Sequential(nn.Linear(6, 3))
+    usual = model[0].forward
+    model[0].forward = lambda x: usual(x - x.mean(dim=0))
+    return model
+
+
+def spectral():
+    return nn.Sequential(
+        nn.utils.parametrizations.spectral_norm(nn.Linear(6, 5)), nn.Tanh(), nn.Linear(5, 3)
+    )
+
+
+def switched():
+    model = MixesWhereWeightsSay()
+    model.switch.data.fill_(3.0)
+    return model
+
+
+MODELS = {
+    "mixes in training alone": (MixesInTraining, "mapped"),
+    "mixes once weights say so": (switched, "mapped"),
+    "subclass of Linear": (lambda: MixingLinear(6, 3), "mapped"),
+    "buffer written in place": (lambda: KeepsInputInBuffer(False), "single"),
+    "buffer assigned": (lambda: KeepsInputInBuffer(True), "mapped"),
+    "list of inputs": (KeepsInputInAttribute, "mapped"),
+    "branches on data": (Branches, "single"),
+    "writes its weights": (WritesWeights, "single"),
+    "attention": (Attention, "mapped"),
+    "recurrent over samples": (Recurrent, None),
+    "hook": (hooked, "mapped"),
+    "patched forward": (patched, "mapped"),
+    "spectral norm": (spectral, None),
+    "softmax over samples": (lambda: nn.Sequential(nn.Linear(6, 3), nn.Softmax(dim=0)), "mapped"),
+    "flattened samples": (
+        lambda: nn.Sequential(nn.Linear(6, 3), nn.Flatten(0), nn.Unflatten(0, (-1, 3))),
+        "mapped",
+    ),
+    "norm over samples": (lambda: nn.Sequential(nn.Linear(6, 3), nn.LayerNorm((1, 3))), "mapped"),
+    "written over": (
+        lambda: nn.Sequential(nn.Linear(6, 7), nn.ReLU(inplace=True), nn.Linear(7, 3)),
+        "mapped",
+    ),
+    "odd sizes": (
+        lambda: nn.Sequential(nn.Linear(6, 37), nn.GELU(), nn.Linear(37, 3)),
+        "mapped",
+    ),
+    "frozen weights": (
+        lambda: nn.Sequential(nn.Linear(6, 5).requires_grad_(False), nn.Linear(5, 3)),
+        "mapped",
+    ),
+}
+
+
+def cross_entropy(outputs, targets):
+    return functional.cross_entropy(outputs, targets)
+
+
+def centred(outputs, targets):
+    return (
+        functional.cross_entropy(outputs - outputs.mean(dim=0), targets, reduction="none")
+        + outputs.sum()
+    )
+
+
+class RemembersOutputs(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.before = []
+
+    def forward(self, outputs, targets):
+        value = functional.cross_entropy(outputs + sum(self.before), targets)
+        self.before.append(outputs.detach())
+        return value
+
+
+def data(count=COUNT):
+    torch.manual_seed(0)
+    return torch.randn(count, *SHAPE), torch.randint(0, 3, (count,))
+
+
+def made(name):
+    torch.manual_seed(1)
+    return MODELS[name][0]()
+
+
+def rows_at(gradients, batch, places):
+    """Return the rows of these places by place."""
+    found = {}
+    places = np.asarray(places)
+    for chosen, rows in gradients.pieces(batch, places):
+        for place, row in zip(places[chosen].tolist(), rows.clone(), strict=True):
+            found[place] = row
+    return found
+
+
+def check_apart(model, loss):
+    """A row is the same to the last bit, whoever else is drawn, and whatever the others' data
+    are.
+    """
+    batch = data()
+    gradients = SampleGradients(model, loss, batch, tile=16)
+    everybody = rows_at(gradients, batch, np.arange(COUNT))
+    other = torch.randn_like(batch[0]) * 100, (batch[1] + 1) % 3
+    for place in (0, 5, 17, 39):
+        alone = rows_at(gradients, batch, [place])[place]
+        assert torch.isfinite(alone).all()
+        assert torch.equal(alone, everybody[place])
+        mixed = [part.clone() for part in other]
+        mixed[0][place] = batch[0][place]
+        mixed[1][place] = batch[1][place]
+        assert torch.equal(
+            alone, rows_at(gradients, mixed, np.arange(3, COUNT) if place > 3 else [0, 1])[place]
+        )
+    return gradients
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_no_model_mixes_samples(name):
+    model = made(name)
+    before = {key: value.clone() for key, value in model.state_dict().items()}
+    gradients = check_apart(model, cross_entropy)
+    assert MODELS[name][1] in (None, gradients.way)
+    assert all(torch.equal(value, before[key]) for key, value in model.state_dict().items())
+
+
+@pytest.mark.parametrize(
+    "loss", [centred, RemembersOutputs(), lambda a, b: functional.mse_loss(a[:, 0], b.float())]
+)
+@pytest.mark.parametrize("model", [lambda: nn.Linear(6, 3), MixesInTraining, Branches])
+def test_no_loss_mixes_samples(model, loss):
+    torch.manual_seed(1)
+    check_apart(model(), loss)
+
+
+@pytest.mark.parametrize("name", ["written over", "hook", "branches on data"])
+def test_rows_are_those_of_a_batch_of_one(name):
+    model = made(name)
+    batch = data()
+    rows = sample_gradients(model, cross_entropy, batch)
+    for place in (0, 21):
+        value = cross_entropy(model(batch[0][place : place + 1]), batch[1][place : place + 1])
+        parts = torch.autograd.grad(value, list(model.parameters()), allow_unused=True)
+        wanted = [
+            torch.zeros_like(part) if slope is None else slope
+            for part, slope in zip(model.parameters(), parts, strict=True)
+        ]
+        torch.testing.assert_close(rows[place], torch.cat([part.reshape(-1) for part in wanted]))
+
+
+def test_a_forward_that_is_patched_for_all_layers_meets_one_sample(monkeypatch):
+    usual = nn.Linear.forward
+    monkeypatch.setattr(nn.Linear, "forward", lambda self, x: usual(self, x - x.mean(dim=0)))
+    gradients = check_apart(nn.Sequential(nn.Linear(6, 3)), cross_entropy)
+    monkeypatch.undo()  # what was recorded stays, whatever the code becomes
+    assert not rows_at(gradients, data(), [21])[21][:18].any()  # a sample less itself
+
+
+def test_images_without_channels_are_not_taken_for_channels():
+    """A tile of 16 images (5, 5) would be one image of 16 channels."""
+    model = nn.Sequential(
+        nn.Conv2d(1, 2, 3), nn.Flatten(0), nn.Linear(18, 3), nn.Unflatten(0, (1, 3))
+    )
+    torch.manual_seed(0)
+    batch = torch.randn(20, 5, 5), torch.randint(0, 3, (20,))
+    assert SampleGradients(model, cross_entropy, batch, tile=16).way == "mapped"
+    wide = nn.Sequential(
+        nn.Conv2d(16, 2, 3), nn.Flatten(0), nn.Linear(18, 3), nn.Unflatten(0, (1, 3))
+    )
+    with pytest.raises(InvalidParameter) as refused:
+        SampleGradients(wide, cross_entropy, batch, tile=16)
+    assert refused.value.name == "model"
+
+
+def test_dropout_is_drawn_for_each_sample():
+    torch.manual_seed(0)
+    for model in (
+        nn.Sequential(nn.Dropout(0.5), nn.Linear(64, 3)),
+        nn.Sequential(nn.Dropout1d(0.5), nn.Linear(64, 3)),
+    ):
+        same = torch.ones(50, 64), torch.zeros(50, dtype=torch.int64)
+        rows = sample_gradients(model, cross_entropy, same)[:, :192]
+        zeros = rows == 0
+        assert len({tuple(row.tolist()) for row in zeros}) > 40 or isinstance(
+            model[0], nn.Dropout1d
+        )
+        if isinstance(model[0], nn.Dropout):
+            assert 0.4 < float(zeros.float().mean()) < 0.6
+
+
+@pytest.mark.parametrize(
+    "norm", [nn.BatchNorm1d(6), nn.SyncBatchNorm(6), nn.InstanceNorm1d(6, track_running_stats=True)]
+)
+def test_layers_of_batch_statistics_are_refused_by_type(norm):
+    with pytest.raises(InvalidParameter) as refused:
+        SampleGradients(nn.Sequential(norm, nn.Linear(6, 3)), cross_entropy, data())
+    assert refused.value.name == "layer '0'"
+    assert "group_norm" in refused.value.remedy
+
+
+def test_a_sample_that_raises_has_no_row_and_changes_no_other():
+    """A word that is not in the vocabulary, in models that are mapped and that go one by one."""
+    torch.manual_seed(0)
+    words = torch.randint(0, 9, (COUNT, 4)), torch.randint(0, 3, (COUNT,))
+    broken = words[0].clone()
+    broken[7, 2] = 99
+
+    class Checks(nn.Sequential):
+        def forward(self, x):
+            if int(x.max()) > 50:
+                raise ValueError("an unknown word")
+            return super().forward(x)
+
+    layers = [nn.Embedding(9, 5, padding_idx=0), nn.Flatten(), nn.Linear(20, 3)]
+    for kind, way in ((nn.Sequential, "mapped"), (Checks, "single")):
+        gradients = SampleGradients(kind(*layers), cross_entropy, words, tile=16)
+        assert gradients.way == way
+        wanted = gradients(words).clone()
+        rows = gradients((broken, words[1]))
+        assert torch.isnan(rows[7]).all()
+        others = [place for place in range(COUNT) if place != 7]
+        assert torch.equal(rows[others], wanted[others])
+
+
+def test_what_has_no_gradient_is_refused_before_a_batch_is_drawn(tmp_path):
+    class Never:
+        def draw(self, count):
+            raise AssertionError("a batch was drawn")
+
+    cases = [
+        (nn.Linear(5, 3), cross_entropy, "model"),
+        (
+            nn.Linear(6, 3),
+            lambda a, b: functional.mse_loss(a, a.detach() + 1, reduction="none"),
+            "loss",
+        ),
+        (nn.BatchNorm1d(6), cross_entropy, "layer ''"),
+    ]
+    for model, loss, name in cases:
+        with serving(Never()), pytest.raises(InvalidParameter) as refused:
+            dp_sgd_step(model, loss, data())
+        assert refused.value.name == name
+    with serving(Never()), pytest.raises(InvalidParameter) as refused:
+        dp_sgd_step(nn.Linear(6, 3), cross_entropy, (data()[0], data()[1][:5]))
+    assert refused.value.name == "data"
+
+
+def test_orthogonal_weights_decide_nothing(tmp_path):
+    """Weights that make one patient's output pure rounding: the batch is released all the same,
+    drawn with or without.
+
+    Of 200 samples all have a gradient of 1 along the first coordinate, but for the patient's; a
+    batch that was dropped would be a release of about zero.
+    """
+    samples = 200
+    mechanism = PoissonBatch(Gaussian(Ball(Norm.L2, 1.0, DIMENSION), 1e-3), 100, 0.5)
+    rules = {
+        "unit": "sample",
+        "data_set": "ward 7",
+        "mechanisms": ["gaussian"],
+        "epsilon": 1e12,
+        "adjacency": "replace-one",
+        "releases": 999,
+        "releases_per_day": 999,
+    }
+    held = keeper(tmp_path, **rules)
+    torch.manual_seed(0)
+    weights = torch.randn(DIMENSION)
+    patient = torch.randn(DIMENSION)
+    patient -= weights * (patient @ weights) / (weights @ weights)
+    patient *= 1e6
+    model = nn.Linear(DIMENSION, 1, bias=False)
+    model.weight.data[0] = weights
+    others = torch.zeros(samples, DIMENSION)
+    others[:, 0] = 1.0
+    means = {}
+    for world in ("with", "without"):
+        inputs = others.clone()
+        if world == "with":
+            inputs[0] = patient
+        means[world] = []
+        for _ in range(12):
+            number = len(means["with"]) + len(means.get("without", [])) + 1
+            asked = request(number, mechanism, unit="sample", adjacency="replace-one", epsilon=1e12)
+            accepted = held.accept(asked)
+            with serving(accepted):
+                dp_sgd_step(model, lambda out, to: out.sum(), (inputs, torch.zeros(samples)))
+            payload = bytes(Framed.from_bytes(accepted.release(None)).payload)
+            means[world].append(float(np.asarray(Uplink(mechanism).receive([payload]))[0]))
+    assert min(means["with"]) > 0.7
+    assert min(means["without"]) > 0.7
+
+
+@pytest.mark.parametrize("name", ["head", "dense", "conv", "odd", "norms", "mapped"])
+def test_rows_do_not_depend_on_the_size_of_the_batch(name):
+    """Samples at places of their own, drawn in batches of 1 to 150: the same bits in each."""
+    torch.manual_seed(0)
+    models = {
+        "head": (nn.Linear(256, 10), (256,)),
+        "dense": (nn.Sequential(nn.Linear(97, 33), nn.ReLU(), nn.Linear(33, 10)), (97,)),
+        "conv": (
+            nn.Sequential(nn.Conv2d(1, 3, 3), nn.GroupNorm(3, 3), nn.Flatten(), nn.Linear(75, 10)),
+            (1, 7, 7),
+        ),
+        "odd": (nn.Sequential(nn.Linear(5, 7), nn.Tanh(), nn.Linear(7, 3)), (3, 5)),
+        "norms": (
+            nn.Sequential(nn.Linear(13, 11), nn.LayerNorm(11), nn.Flatten(), nn.Linear(33, 3)),
+            (3, 13),
+        ),
+        "mapped": (nn.Sequential(nn.Linear(37, 11), nn.PReLU(), nn.Linear(11, 7)), (37,)),
+    }
+    model, shape = models[name]
+    count = 300
+    batch = torch.randn(count, *shape), torch.randn(count)
+    gradients = SampleGradients(model, lambda out, to: (out.flatten().sum() - to[0]) ** 2, batch)
+    watched = 137
+    wanted = rows_at(gradients, batch, [watched])[watched]
+    rng = np.random.default_rng(0)
+    for size in (2, 3, 5, 16, 17, 64, 150):
+        for _ in range(3):
+            drawn = rng.choice(count, size, replace=False)
+            drawn = np.unique(np.append(drawn, watched))
+            assert torch.equal(rows_at(gradients, batch, drawn)[watched], wanted)
+
+
+def made_again(gradients, batch, places=range(COUNT)):
+    found = rows_at(gradients, batch, list(places))
+    return torch.stack([found[place] for place in places])
+
+
+class DropsOut(nn.Module):
+    """Dropout that is mapped, or that goes one by one because it looks at a value."""
+
+    def __init__(self, looks, draw):
+        super().__init__()
+        self.last = nn.Linear(64, 3)
+        self.looks = looks
+        self.draw = draw
+
+    def forward(self, x):
+        if self.looks:
+            float(x.sum())
+        return self.last(x * self.draw(x))
+
+
+def torch_mask(x):
+    return (torch.rand(x.shape) < 0.5).float()
+
+
+def numpy_mask(x):
+    return torch.from_numpy((np.random.random(x.shape) < 0.5).astype(np.float32))  # noqa: NPY002
+
+
+def python_mask(x):
+    drawn = [float(random.getrandbits(1)) for _ in range(x.shape[1])]
+    return torch.tensor([drawn])
+
+
+def generator_states():
+    return (
+        torch.get_rng_state().tolist(),
+        np.random.get_state()[1].tolist(),  # noqa: NPY002
+        random.getstate(),
+    )
+
+
+@pytest.mark.parametrize(
+    ("looks", "draw"),
+    [(False, torch_mask), (True, torch_mask), (True, numpy_mask), (True, python_mask)],
+)
+def test_rows_draw_nothing_from_generators_that_the_app_seeds(looks, draw):
+    """One more sample took one more pass, and so all later masks were others: under
+    `torch.manual_seed` a sum of the next step moved by 25 clips where 2 are accounted.
+    """
+    torch.manual_seed(0)
+    same = torch.ones(COUNT, 64), torch.zeros(COUNT, dtype=torch.int64)
+    gradients = SampleGradients(DropsOut(looks, draw), cross_entropy, same, tile=16)
+    assert gradients.way == ("single" if looks else "mapped")
+    passes = []
+    for _ in range(2):
+        torch.manual_seed(7)
+        np.random.seed(7)  # noqa: NPY002
+        random.seed(7)
+        before = generator_states()
+        passes.append(made_again(gradients, same)[:, :192] == 0)
+        assert generator_states() == before  # how many samples were drawn does not show, either
+    masks = torch.cat(passes)
+    assert len({tuple(mask.tolist()) for mask in masks}) == 2 * COUNT
+    assert 0.4 < float(masks.float().mean()) < 0.6
+
+
+def test_what_python_draws_is_a_constant_of_a_recorded_model():
+    for draw in (numpy_mask, python_mask):
+        torch.manual_seed(0)
+        same = torch.ones(COUNT, 64), torch.zeros(COUNT, dtype=torch.int64)
+        gradients = SampleGradients(DropsOut(False, draw), cross_entropy, same, tile=16)
+        assert gradients.way == "mapped"
+        assert len({tuple(row.tolist()) for row in made_again(gradients, same)}) == 1
+
+
+@pytest.mark.parametrize("looks", [False, True])
+def test_a_generator_of_the_models_own_is_refused(looks):
+    """Each row would move it on for the next one."""
+    own = torch.Generator()
+    model = DropsOut(looks, lambda x: (torch.rand(x.shape, generator=own) < 0.5).float())
+    batch = torch.ones(COUNT, 64), torch.zeros(COUNT, dtype=torch.int64)
+    with pytest.raises(InvalidParameter) as refused:
+        SampleGradients(model, cross_entropy, batch)
+    assert refused.value.name == "generator"
+
+
+def test_generators_on_a_gpu_are_put_back():
+    if not torch.cuda.is_available():
+        pytest.skip("needs a CUDA device")
+    model = nn.Sequential(nn.Dropout(0.5), nn.Linear(64, 3)).cuda()
+    same = torch.ones(COUNT, 64).cuda(), torch.zeros(COUNT, dtype=torch.int64).cuda()
+    gradients = SampleGradients(model, cross_entropy, same, tile=16)
+    passes = []
+    for _ in range(2):
+        torch.cuda.manual_seed_all(7)
+        before = torch.cuda.get_rng_state_all()
+        passes.append(made_again(gradients, same)[:, :192].cpu() == 0)
+        after = torch.cuda.get_rng_state_all()
+        assert all(torch.equal(a, b) for a, b in zip(before, after, strict=True))
+    assert len({tuple(mask.tolist()) for mask in torch.cat(passes)}) == 2 * COUNT
+
+
+def mixing_function():
+    class Mixes(torch.autograd.Function):
+        @staticmethod
+        def forward(x):
+            return x * 1
+
+        @staticmethod
+        def setup_context(ctx, inputs, output):
+            pass
+
+        @staticmethod
+        def backward(ctx, slope):
+            return slope
+
+        @staticmethod
+        def vmap(info, axes, x):
+            return x + x.sum(dim=0, keepdim=True), axes[0]
+
+    return Mixes.apply
+
+
+def old_function():
+    """One that `torch.func` does not take, because its context is not set up apart."""
+
+    class Doubles(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            return 2 * x
+
+        @staticmethod
+        def backward(ctx, slope):
+            return 2 * slope
+
+    return Doubles.apply
+
+
+def mixing_operation():
+    """An operation of a library, with a rule for mapping it that mixes samples."""
+
+    @torch.library.custom_op("quietbit_attack::mixes", mutates_args=())
+    def mixes(x: torch.Tensor) -> torch.Tensor:
+        return x * 1
+
+    mixes.register_fake(torch.empty_like)
+    mixes.register_autograd(lambda ctx, slope: slope)
+    mixes.register_vmap(lambda info, axes, x: (x + x.sum(dim=0, keepdim=True), axes[0]))
+    return lambda x: mixes(x)
+
+
+class Calls(nn.Module):
+    def __init__(self, function):
+        super().__init__()
+        self.last = nn.Linear(6, 3)
+        self.function = function
+
+    def forward(self, x):
+        return self.last(self.function(x))
+
+
+@pytest.mark.parametrize(
+    ("function", "way"),
+    [(mixing_function, "single"), (old_function, "single"), (mixing_operation, "single")],
+)
+def test_no_rule_of_the_model_maps_it(function, way):
+    """The model's own rule for a batch is never called: 62 of 62 rows changed with the others."""
+    torch.manual_seed(1)
+    model = Calls(function())
+    gradients = check_apart(model, cross_entropy)
+    assert gradients.way == way
+    batch = data()
+    value = cross_entropy(model(batch[0][21:22]), batch[1][21:22])
+    wanted = torch.autograd.grad(value, list(model.parameters()))
+    torch.testing.assert_close(
+        rows_at(gradients, batch, [21])[21], torch.cat([part.reshape(-1) for part in wanted])
+    )
+
+
+SEEN: list = []
+
+
+class KeepsInputOutside(nn.Module):
+    """A global variable, which no copy of the model separates."""
+
+    def __init__(self):
+        super().__init__()
+        self.last = nn.Linear(6, 3)
+
+    def forward(self, x):
+        total = x
+        for other in SEEN:
+            total = total + 10 * other
+        SEEN.append(x.detach())
+        return self.last(total)
+
+
+def test_a_recorded_model_sees_no_value_that_it_could_keep():
+    SEEN.clear()
+    gradients = check_apart(KeepsInputOutside(), cross_entropy)
+    assert gradients.way == "mapped"
+    assert len(SEEN) == 1  # the code ran once, on a shape
+    assert "FakeTensor" in repr(SEEN[0])
+    SEEN.clear()
+
+
+@pytest.mark.parametrize(
+    "look",
+    [
+        lambda x: x.numpy(),
+        lambda x: np.asarray(x),
+        lambda x: x.tolist(),
+        lambda x: float(x.sum()),
+        lambda x: bool((x > 0).any()),
+        lambda x: len(x[x > 0]) > 2,
+        lambda x: len(x.nonzero()) > 2,
+        lambda x: x.untyped_storage()[0],
+        lambda x: int(x.argmax()) or 1,
+        lambda x: torch.equal(x, x + 1),
+        lambda x: len(torch.unique(x)) > 2,
+    ],
+)
+def test_a_model_that_looks_at_a_value_is_not_recorded(look):
+    def forward(x):
+        look(x.detach())
+        return x
+
+    assert check_apart(Calls(forward), cross_entropy).way == "single"
+
+
+def test_a_model_reads_no_clock_and_no_environment_while_rows_are_made(monkeypatch):
+    def forward(x):
+        return x * time.perf_counter() * float(os.environ["QUIETBIT_ATTACK"])
+
+    monkeypatch.setenv("QUIETBIT_ATTACK", "0.5")
+    batch = data()
+    gradients = SampleGradients(Calls(forward), cross_entropy, batch)
+    before = made_again(gradients, batch)
+    monkeypatch.setenv("QUIETBIT_ATTACK", "1.5")
+    assert torch.equal(made_again(gradients, batch), before)
+
+
+def test_a_constant_that_the_app_changes_later_is_the_one_that_was_recorded():
+    scale = torch.ones(6)
+    batch = data()
+    gradients = SampleGradients(Calls(lambda x: x * scale), cross_entropy, batch)
+    assert gradients.way == "mapped"
+    before = made_again(gradients, batch)
+    scale += 3
+    assert torch.equal(made_again(gradients, batch), before)
+
+
+def test_autocast_and_modes_are_those_of_the_construction():
+    model = nn.Sequential(nn.Dropout(0.5), nn.Linear(6, 3)).eval()
+    batch = data()
+    gradients = SampleGradients(model, cross_entropy, batch)
+    before = made_again(gradients, batch)
+    model.train()
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert torch.equal(made_again(gradients, batch), before)
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+def test_rows_do_not_depend_on_the_batch_with_several_threads(threads):
+    """Threads share a tile: where one's part ends, samples must not be rounded otherwise."""
+    torch.manual_seed(0)
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        for activation in (nn.Tanh(), nn.GELU(), nn.Softplus()):
+            model = nn.Sequential(nn.Linear(6, 1601), activation, nn.Linear(1601, 3))
+            batch = torch.randn(300, 6), torch.randint(0, 3, (300,))
+            gradients = SampleGradients(model, cross_entropy, batch)
+            wanted = made_again(gradients, batch, range(300))
+            for _ in range(3):
+                drawn = np.random.default_rng().permutation(300)[:60]
+                assert torch.equal(made_again(gradients, batch, drawn.tolist()), wanted[drawn])
+    finally:
+        torch.set_num_threads(before)

@@ -1,0 +1,218 @@
+"""The C library: it says when it was built wrongly, and every instruction set gives the
+reference's bits.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from quietbit.errors import InvalidParameter, MissingDependency
+from quietbit.kernel import c as native
+from quietbit.kernel.c import build
+from quietbit.kernel.expand import quantile_table
+from quietbit.kernel.norm import clip_factor, exact_sum
+from quietbit.kernel.rng import DeviceBlock
+from quietbit.kernel.sampler import Gain
+from quietbit.kernel.transform import sign_key
+
+SOURCE = build.FOLDER / "quietbit.c"
+COMPILER = build.find_compiler()
+needs_compiler = pytest.mark.skipif(COMPILER is None, reason="needs a C compiler")
+# Everything that a kernel computes, in a few sizes, as one digest.
+DIGEST = """
+import hashlib, sys
+import numpy as np
+from quietbit.kernel.base import packed_size
+from quietbit.kernel.expand import acceptance_limits, unit
+from quietbit.kernel.rng import seeded_rng
+from quietbit.kernel.rounded import NoiseLaw
+from quietbit.kernel.select import select
+from core.kernel.makers import make_sampler
+
+kernel = select(sys.argv[1])
+generator = np.random.default_rng(0)
+digest = hashlib.sha256()
+for size in (1, 63, 2049, 9001):
+    for kind in (np.float32, np.float64):
+        x = generator.normal(size=size).astype(kind)
+        digest.update(np.array([kernel.norm(x, 1), kernel.norm(x, 2), kernel.norm(x * kind(1e-30), 2)]))
+        digest.update(kernel.rotate(x, 1, factor=0.3, kind=kind))
+        for bits, epsilon in ((1, 1.0), (1, 30.0), (2, 2.0), (3, 1.0), (8, 4.0)):
+            sampler = make_sampler(2 + bits % 2, bits, epsilon)
+            out = np.empty(packed_size(bits, size), np.uint8)
+            kernel.sample_clipped(sampler, x, 2, 1.5, seeded_rng(size), out)
+            digest.update(out)
+            total = np.zeros(size, np.int32)
+            kernel.accumulate([out] * 16, bits, np.arange(2**bits), total)
+            digest.update(total)
+            digest.update(kernel.unpack(out, bits, size))
+        out = np.empty(packed_size(1, size), np.uint8)
+        kernel.sample_rotated(make_sampler(), x, 3, min(64, 1 << size.bit_length() - 1), 1.0, seeded_rng(2), out)
+        digest.update(out)
+    digest.update(kernel.normals(bytes(range(16)), size))
+    digest.update(kernel.rows(bytes(8), size, 5 * size))
+    noise = [kernel.rounded_noise(x, 0.7, law, seeded_rng(9).draw(size), 0) for law in NoiseLaw]
+    digest.update(np.concatenate(noise))
+direction = unit(generator.normal(size=300))[0]
+limits = acceptance_limits([1e-2, 1.0])
+seed, _ = kernel.search(direction, np.array([0.5]), limits, seeded_rng(4).draw(1), acceptance_lower=0.1)
+digest.update(seed)
+total = np.zeros(5000, np.int64)
+seeds = generator.integers(0, 256, (7, 16), dtype=np.uint8)
+kernel.add_seeds(seeds[:, :8], seeds, total, count=300, shift=48)
+digest.update(total)
+print(digest.hexdigest())
+"""
+
+
+def digest_of(kernel: str, **extra: str) -> str:
+    tests = str(Path(__file__).parents[2])
+    path = os.pathsep.join([tests, str(Path(native.__file__).parents[3])])
+    environment = os.environ | {"PYTHONPATH": path} | extra
+    command = [sys.executable, "-c", DIGEST, kernel]
+    return subprocess.run(
+        command, env=environment, check=True, capture_output=True, text=True
+    ).stdout
+
+
+def test_every_instruction_set_gives_the_bits_of_the_reference() -> None:
+    sets = [digest_of("cpu", QUIETBIT_INSTRUCTION_SET=name) for name in native.INSTRUCTION_SETS]
+    assert {digest_of("reference"), *sets} == {sets[0]}
+
+
+def test_an_unknown_instruction_set_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(native.INSTRUCTION_SET, "altivec")
+    native.library.cache_clear()
+    with pytest.raises(InvalidParameter) as refusal:
+        native.library()
+    assert (refusal.value.name, refusal.value.value) == (native.INSTRUCTION_SET, "altivec")
+    monkeypatch.undo()
+    native.library.cache_clear()
+    assert native.library() is not None
+
+
+@needs_compiler
+@pytest.mark.skipif(sys.platform != "linux", reason="flags of gcc and clang on Linux")
+def test_a_fused_build_is_refused(tmp_path: Path) -> None:
+    """With products and sums fused the last bits differ, so such a library must not draw a
+    single code.
+    """
+    fused = [flag for flag in build.FLAGS if flag not in ("-ffp-contract=off", "-O3")]
+    target = tmp_path / "fused.so"
+    # The portable build with one instruction set takes a second: with FMA, and told to use it.
+    machine = ["-DQB_PORTABLE", "-mfma"] if os.uname().machine == "x86_64" else []
+    command = [*COMPILER, *fused, "-O2", "-fPIC", "-ffp-contract=fast", *machine]  # type: ignore[misc]
+    subprocess.run([*command, str(SOURCE), "-o", str(target)], check=True, capture_output=True)
+    if "fma" not in Path("/proc/cpuinfo").read_text() and machine:
+        pytest.skip("this processor has no fused multiply-add")
+    with pytest.raises(MissingDependency, match="self-test"):
+        native.load(target)
+
+
+@needs_compiler
+def test_a_library_is_named_by_its_sources_and_built_once(tmp_path: Path) -> None:
+    source = tmp_path / "small.c"
+    source.write_text("int answer(void) { return 42; }\n")
+    first = build.build_library(source, (source.name,))
+    changed = first.stat().st_mtime_ns
+    assert build.build_library(source, (source.name,)) == first
+    assert first.stat().st_mtime_ns == changed
+    source.write_text("int answer(void) { return 43; }\n")
+    second = build.build_library(source, (source.name,))
+    assert second != first
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted([source.name, second.name])
+
+
+def test_a_failing_compiler_is_named(tmp_path: Path) -> None:
+    source = tmp_path / "broken.c"
+    source.write_text("#error broken on purpose\n")
+    if COMPILER is not None:
+        with pytest.raises(build.BuildFailed, match="broken on purpose"):
+            build.build_library(source, (source.name,))
+    with pytest.raises(build.BuildFailed, match="no-such-compiler"):
+        build.build_library(source, (source.name,), compiler=["/no-such-compiler"])
+    assert [path.name for path in tmp_path.iterdir()] == [source.name]
+
+
+def test_something_else_is_no_library(tmp_path: Path) -> None:
+    other = tmp_path / "other.so"
+    other.write_bytes(b"not a library")
+    with pytest.raises(MissingDependency, match=r"other\.so cannot be loaded"):
+        native.load(other)
+
+
+def test_structures_of_python_are_those_of_c() -> None:
+    header = (build.FOLDER / "quietbit.h").read_text()
+    assert f"#define QB_VERSION {native.VERSION} " in header
+    assert f"QB_MAX_COEFFICIENTS = {native.MAX_COEFFICIENTS}\n" in header
+    declared = {
+        word.split("(")[0] for word in header.split() if word.startswith("qb_") and "(" in word
+    }
+    assert declared == set(native.SIGNATURES)
+
+
+def test_device_words_are_those_of_numpy() -> None:
+    generator = np.random.default_rng(1)
+    key = np.array(generator.integers(0, 2**32, 8), np.uint32)
+    block = DeviceBlock(10_000, tuple(key.tolist()))
+    library = native.library()
+    primary = np.empty(3 * 4096, np.uint16)
+    library.qb_device_primary(native.address(key), 0, 3, native.address(primary))
+    np.testing.assert_array_equal(primary[:10_000], block.primary(0, 10_000))
+    index = np.sort(generator.integers(0, 10_000, 100))
+    ties = np.empty(100, np.uint64)
+    library.qb_device_words(
+        native.address(key), 1, native.address(index), 100, native.address(ties)
+    )
+    np.testing.assert_array_equal(ties & np.uint64(2**48 - 1), block.ties(index))
+
+
+def test_public_signs_are_those_of_numpy() -> None:
+    library = native.library()
+    for size, seed in ((5, 0), (4096, 7), (2**33 + 1, 2**40 + 3)):
+        words = [seed % 2**32, seed >> 32, 0, 0, size % 2**32]
+        if size >= 2**32:
+            words.append(size >> 32)
+        entropy = np.array(words, np.uint32)
+        key = np.empty(2, np.uint64)
+        library.qb_seed_key(native.address(entropy), entropy.size, native.address(key))
+        np.testing.assert_array_equal(key, sign_key(size, seed))
+        signs = np.empty(101, np.uint64)
+        library.qb_philox(native.address(key), 3, 101, native.address(signs))
+        np.testing.assert_array_equal(signs, np.random.Philox(key=key).random_raw(104)[3:])
+
+
+def test_sums_clip_factors_and_gains_are_those_of_python() -> None:
+    generator = np.random.default_rng(2)
+    library = native.library()
+    gain = np.empty(4)
+    for number in range(2000):
+        terms = np.abs(generator.normal(size=number % 40)) * 10.0 ** generator.integers(
+            -300, 300, number % 40
+        )
+        assert library.qb_exact_sum(native.address(terms), terms.size) == exact_sum(terms.tolist())
+        norm = float(10.0 ** generator.uniform(-300, 300))
+        radius = float(10.0 ** generator.uniform(-200, 200))
+        for room in (0, 16, 38):
+            wanted = clip_factor(norm, radius, 2.0**-room if room else 0.0)
+            assert library.qb_clip_factor(norm, radius, room) == wanted
+        factor = clip_factor(norm, radius)
+        scale = float(10.0 ** generator.uniform(-100, 100))
+        if factor == 0.0 or factor > 2.0**-1000:
+            library.qb_gain(factor, scale, native.address(gain))
+            assert tuple(gain) == tuple(Gain.of(factor, scale))
+    for terms in (np.array([np.inf, 1.0]), np.array([1e308, 1e308])):
+        assert library.qb_exact_sum(native.address(terms), 2) == np.inf
+    assert library.qb_clip_factor(0.0, 1.0, 38) == 1.0
+
+
+def test_the_proved_table_is_what_c_expects() -> None:
+    """1,009 rows of eight coefficients: `tile_normals` indexes it without looking."""
+    assert quantile_table().shape == (1009, 8)
+    assert quantile_table().flags.c_contiguous

@@ -1,0 +1,487 @@
+"""Laws of kernels: whatever the device, the codes, bytes, norms and counts of the reference."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from core.kernel.makers import GivenWords, make_sampler
+from quietbit.kernel import cpu
+from quietbit.kernel.base import Job, packed_size
+from quietbit.kernel.norm import Clip, Flat, rotated_factor
+from quietbit.kernel.reference import ReferenceKernel, thresholds
+from quietbit.kernel.rng import seeded_rng
+from quietbit.kernel.sampler import Gain
+from quietbit.kernel.select import select
+from refusals import refuses
+
+REFERENCE = ReferenceKernel()
+NAMES = ["reference", "cpu", "cpu with three threads"]
+SAMPLERS = [
+    make_sampler(levels, bits, epsilon, scale, low, high)
+    for bits in range(1, 9)
+    for levels, epsilon, scale, low, high in ((2, 1.0, 0.5, 0.0, 1.0), (5, 6.0, 0.8, -0.3, 1.3))
+]
+SAMPLERS += [
+    make_sampler(2, 1, 5.0, 0.25, 0.25, 0.75),  # a polynomial of high degree
+    make_sampler(2, 1, 30.0, 0.5, 0.0, 1.0),  # too steep for a polynomial
+    make_sampler(2, 1, 0.01, 0.5, 0.0, 1.0),
+    make_sampler(40, 2, 20.0, 0.5, 0.0, 1.0),
+    make_sampler(3, 2, 2.0, 3.0, -2000.0, 3000.0),  # a clamp beyond what the table covers
+    make_sampler(2, 1, 1.0, 0.5, 0.5, 0.5),  # a clamp to one point
+]
+
+
+@pytest.fixture(params=NAMES)
+def kernel(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Any:
+    if request.param == "cpu with three threads":
+        monkeypatch.setattr(cpu, "FEW", 64)
+        return select("cpu", threads=3)
+    return select(request.param)
+
+
+def update(size: int, seed: int, kind: Any = np.float32) -> Any:
+    """Mostly small values, some at and beyond the clamps, zeros and subnormals."""
+    rng = np.random.default_rng(seed)
+    values = rng.normal(size=size) * 10.0 ** rng.uniform(-4, 0.5, size=size)
+    values[::17] = 0.0
+    values[5::31] = np.finfo(np.float32).smallest_subnormal
+    values[7::29] = 1.0
+    values[11::37] = -1.0
+    return values.astype(kind)
+
+
+@cache
+def sampled(index: int, factor: float) -> tuple[Any, Any]:
+    """An update and the reference's codes: it looks at every threshold, and is asked once for
+    all kernels.
+    """
+    inputs = update(5003 if SAMPLERS[index].bits < 6 else 1203, index)
+    return inputs, REFERENCE.sample(SAMPLERS[index], inputs, seeded_rng(index), factor=factor)
+
+
+@pytest.mark.parametrize("index", range(len(SAMPLERS)))
+def test_codes_are_those_of_the_reference(kernel: Any, index: int) -> None:
+    for factor in (1.0, 0.37):
+        inputs, expected = sampled(index, factor)
+        found = kernel.sample(SAMPLERS[index], inputs, seeded_rng(index), factor=factor)
+        np.testing.assert_array_equal(found, expected)
+
+
+@pytest.mark.parametrize("index", [0, 1, 2, 3, 7, 16, 17, 19, 20])
+def test_words_at_the_thresholds(kernel: Any, index: int) -> None:
+    """Every coordinate's word within one unit, of 2^-16 or of 2^-64, of one of its thresholds."""
+    sampler = SAMPLERS[index]
+    inputs = update(3001, 100 + index)
+    rng = np.random.default_rng(index)
+    upper, lower = thresholds(sampler, inputs, Gain.of(0.9, sampler.scale))
+    rows = np.arange(inputs.size)
+    which = rng.integers(0, upper.shape[1], size=inputs.size)
+    whole = [
+        int(u) * 2**48 + int(v) for u, v in zip(upper[rows, which], lower[rows, which], strict=True)
+    ]
+    steps = rng.choice([-(2**48), -1, 0, 1, 2**48], size=inputs.size)
+    aimed = [
+        min(2**64 - 1, max(0, value + int(step))) for value, step in zip(whole, steps, strict=True)
+    ]
+    rng = GivenWords([value >> 48 for value in aimed], [value & (2**48 - 1) for value in aimed])
+    full = [
+        [int(u) * 2**48 + int(v) for u, v in zip(a, b, strict=True)]
+        for a, b in zip(upper, lower, strict=True)
+    ]
+    expected = [sum(value >= edge for edge in row) for value, row in zip(aimed, full, strict=True)]
+    np.testing.assert_array_equal(kernel.sample(sampler, inputs, rng, factor=0.9), expected)
+
+
+@pytest.mark.parametrize("kind", [np.float16, np.float32, np.float64, ">f4", "bfloat16"])
+@pytest.mark.parametrize("index", [0, 3, 5])
+def test_types_of_the_update(kernel: Any, kind: Any, index: int) -> None:
+    values = update(1003, index, np.float64)
+    if kind == "bfloat16":
+        bits = values.astype(np.float32).view(np.uint32) >> np.uint32(16)
+        inputs, same = (
+            bits.astype(np.uint16),
+            (bits << np.uint32(16)).view(np.float32).astype(np.float64),
+        )
+    else:
+        inputs = values.astype(kind)
+        same = inputs.astype(np.float64)
+    expected = REFERENCE.sample(SAMPLERS[index], same, seeded_rng(1), factor=0.5)
+    np.testing.assert_array_equal(
+        kernel.sample(SAMPLERS[index], inputs, seeded_rng(1), factor=0.5), expected
+    )
+    assert kernel.norm(inputs, 2) == REFERENCE.norm(same, 2)
+
+
+@pytest.mark.parametrize("index", [0, 2, 4, 6])
+def test_widths(kernel: Any, index: int) -> None:
+    sampler = SAMPLERS[index]
+    for size in (0, 1, 7, 8, 9, 63, 64, 65, 2047, 2048, 2049, 4099):
+        inputs = update(size, size)
+        expected = REFERENCE.sample(sampler, inputs, seeded_rng(2))
+        out = np.full(packed_size(sampler.bits, size), 0xAA, np.uint8)
+        kernel.sample_packed(sampler, inputs, seeded_rng(2), out)
+        assert out.tobytes() == REFERENCE.pack(expected, sampler.bits), size
+        np.testing.assert_array_equal(kernel.sample(sampler, inputs, seeded_rng(2)), expected)
+
+
+def test_shapes_layouts_and_lists(kernel: Any) -> None:
+    sampler = SAMPLERS[4]
+    whole = update(6000, 3).reshape(50, 120)
+    for view in (whole[:, ::3], whole.T, whole[::-1], whole[0, 0]):
+        expected = REFERENCE.sample(sampler, view.copy(), seeded_rng(4))
+        found = kernel.sample(sampler, view, seeded_rng(4))
+        assert found.shape == view.shape
+        np.testing.assert_array_equal(found, expected)
+        assert kernel.norm(view, 1) == kernel.norm(np.ascontiguousarray(view), 1)
+    parts = [whole[:, ::3], whole[0].astype(np.float64), whole[0, :0], whole[3].astype(np.float16)]
+    flat = np.concatenate([part.reshape(-1).astype(np.float64) for part in parts])
+    expected = REFERENCE.sample(sampler, flat, seeded_rng(5))
+    np.testing.assert_array_equal(kernel.sample(sampler, parts, seeded_rng(5)), expected)
+    assert kernel.norm(parts, 2) == REFERENCE.norm(parts, 2)
+
+
+@pytest.mark.parametrize(
+    ("magnitude", "scale", "factor"),
+    [(1e300, 0.5, 3e-301), (1e-38, 1e38, 1.0), (1e-300, 1e-9, 1.0)],
+)
+@pytest.mark.parametrize("kind", [np.float32, np.float64])
+@pytest.mark.parametrize("bits", [1, 2])
+def test_extreme_magnitudes(
+    kernel: Any, magnitude: float, scale: float, factor: float, kind: Any, bits: int
+) -> None:
+    sampler = make_sampler(2, bits, 2.0, scale)
+    with np.errstate(over="ignore", under="ignore"):
+        inputs = (update(2001, 9, np.float64) * magnitude).astype(kind)
+    inputs = np.where(np.isfinite(inputs), inputs, kind(0))
+    expected = REFERENCE.sample(sampler, inputs, seeded_rng(6), factor=factor)
+    np.testing.assert_array_equal(
+        kernel.sample(sampler, inputs, seeded_rng(6), factor=factor), expected
+    )
+
+
+@pytest.mark.parametrize("bits", [1, 3, 8])
+def test_a_gain_no_double_can_hold(kernel: Any, bits: int) -> None:
+    """Nothing is decided from it; more coordinates than the list of undecided ones is settled
+    at.
+    """
+    sampler, size = make_sampler(2, bits, 2.0, 1e-140), 501 if bits == 8 else 9001
+    inputs = update(size, 1, np.float64) * 1e300
+    expected = REFERENCE.sample(sampler, inputs, seeded_rng(6), factor=1e-170)
+    np.testing.assert_array_equal(
+        kernel.sample(sampler, inputs, seeded_rng(6), factor=1e-170), expected
+    )
+    nothing = kernel.sample(sampler, inputs, seeded_rng(6), factor=0.0)
+    np.testing.assert_array_equal(nothing, REFERENCE.sample(sampler, 0 * inputs, seeded_rng(6)))
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("kind", [np.float16, np.float32, np.float64])
+def test_nan_and_infinity_are_refused_before_a_word_is_drawn(
+    kernel: Any, bad: float, kind: Any
+) -> None:
+    rng = GivenWords(np.zeros(9001), np.zeros(9001))
+    for at in (0, 4500, -1):
+        inputs = np.ones(9001, kind)
+        inputs[at] = bad
+        with refuses("update"):
+            kernel.sample(SAMPLERS[0], inputs, rng)
+        with refuses("update"):
+            kernel.sample_packed(SAMPLERS[2], inputs, rng, np.empty(packed_size(2, 9001), np.uint8))
+        for order in (1, 2):
+            with refuses("update"):
+                kernel.norm(inputs, order)
+    assert rng.draws == []
+
+
+def test_a_nan_that_slips_through_is_still_randomised(kernel: Any) -> None:
+    """Written after the checks, it yields the low end's law and no undefined behaviour, until it
+    is wiped.
+    """
+    inputs = np.full(4001, np.nan, np.float32)
+    for sampler in (SAMPLERS[0], SAMPLERS[3], SAMPLERS[4]):
+        low, out = np.full(4001, -1e3), np.empty(packed_size(sampler.bits, 4001), np.uint8)
+        expected = REFERENCE.pack(REFERENCE.sample(sampler, low, seeded_rng(8)), sampler.bits)
+        block = seeded_rng(8).draw(4001)
+        total = kernel._sample(
+            Job(sampler, Gain.of(1.0, sampler.scale), Flat.of(inputs), block, out, 2)
+        )
+        assert out.tobytes() == expected
+        assert not np.isfinite(total)
+
+
+def test_other_types_and_buffers_are_refused(kernel: Any) -> None:
+    rng = GivenWords(np.zeros(8), np.zeros(8))
+    for inputs in (np.ones(8, np.int32), np.ones(8, np.complex64), np.ones(8, np.longdouble)):
+        with refuses("type of the update"):
+            kernel.sample(SAMPLERS[0], inputs, rng)
+    with refuses("output buffer"):
+        kernel.sample_packed(SAMPLERS[0], np.ones(8), rng, np.empty(2, np.uint8))
+    for factor in (-0.1, 1.0000001, np.nan):
+        with refuses("factor"):
+            kernel.sample(SAMPLERS[0], np.ones(8), rng, factor=factor)
+    with refuses("order of the norm"):
+        kernel.norm(np.ones(3), 3)
+    assert rng.draws == []
+
+
+@pytest.mark.parametrize("bits", range(1, 17))
+def test_packing(kernel: Any, bits: int) -> None:
+    rng = np.random.default_rng(bits)
+    for size in (0, 1, 5, 8, 13, 64, 1001):
+        codes = rng.integers(0, 2**bits, size=size).astype(np.uint16)
+        packed = kernel.pack(codes, bits)
+        whole = sum(int(code) << (bits * k) for k, code in enumerate(codes))
+        assert packed == whole.to_bytes(packed_size(bits, size), "little")
+        np.testing.assert_array_equal(kernel.unpack(packed, bits, size), codes)
+        np.testing.assert_array_equal(kernel.unpack(bytearray(packed), bits, size), codes)
+
+
+def test_packing_refuses_what_does_not_fit(kernel: Any) -> None:
+    with refuses("largest code"):
+        kernel.pack(np.array([0, 4]), 2)
+    with refuses("smallest code"):
+        kernel.pack(np.array([0, -1]), 2)
+    for bits in (0, 17):
+        with refuses("bits"):
+            kernel.pack(np.zeros(3, np.uint8), bits)
+    with refuses("length of the packed codes"):
+        kernel.unpack(b"\x00\x00", 1, 8)
+    with refuses("padding bits"):
+        kernel.unpack(b"\x80", 1, 7)
+    with refuses("dimension"):
+        kernel.unpack(b"", 1, 2**60)
+
+
+@settings(max_examples=40, deadline=None)
+@given(data=st.data())
+@pytest.mark.parametrize("name", ["cpu"])
+def test_any_codes_pack_like_the_reference(name: str, data: st.DataObject) -> None:
+    bits = data.draw(st.integers(1, 16))
+    codes = np.array(
+        data.draw(st.lists(st.integers(0, 2**bits - 1), max_size=200)), dtype=np.uint16
+    )
+    assert select(name).pack(codes, bits) == REFERENCE.pack(codes, bits)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    values=st.lists(st.floats(allow_nan=False, allow_infinity=False), min_size=1, max_size=30),
+    single=st.booleans(),
+    index=st.integers(0, len(SAMPLERS) - 1),
+    factor=st.floats(1e-300, 1.0),
+    seed=st.integers(0, 2**40),
+)
+@pytest.mark.parametrize("name", ["cpu"])
+def test_any_update_is_sampled_like_the_reference(
+    name: str, values: list[float], single: bool, index: int, factor: float, seed: int
+) -> None:
+    inputs = np.array(values)
+    if single:
+        inputs = np.clip(inputs, -3e38, 3e38).astype(np.float32)
+    expected = REFERENCE.sample(SAMPLERS[index], inputs, seeded_rng(seed), factor=factor)
+    np.testing.assert_array_equal(
+        select(name).sample(SAMPLERS[index], inputs, seeded_rng(seed), factor=factor), expected
+    )
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    values=st.lists(st.floats(-1e150, 1e150), max_size=50),
+    repeat=st.integers(1, 300),
+    order=st.sampled_from([1, 2]),
+)
+@pytest.mark.parametrize("name", ["cpu"])
+def test_norms_agree_to_the_last_bit(
+    name: str, values: list[float], repeat: int, order: Any
+) -> None:
+    inputs = np.array(values * repeat)
+    assert select(name).norm(inputs, order) == REFERENCE.norm(inputs, order)
+
+
+@pytest.mark.parametrize("bits", [1, 2, 3, 4, 5, 8, 9, 16])
+@pytest.mark.parametrize("kind", [np.int32, np.int64])
+def test_counting(kernel: Any, bits: int, kind: Any) -> None:
+    for size in (1, 13, 64, 1001, 4133):
+        rng = np.random.default_rng(size)
+        codes = rng.integers(0, 2**bits, size=(17, size))
+        table = rng.integers(-5000, 5000, size=2**bits)
+        payloads = [REFERENCE.pack(row, bits) for row in codes]
+        total = np.full(size, 7, kind)
+        kernel.accumulate(iter(payloads), bits, table, total)
+        np.testing.assert_array_equal(total, 7 + table[codes].sum(axis=0))
+
+
+def test_counting_refuses_bad_payloads_and_totals(kernel: Any) -> None:
+    table, total = np.array([0, 1]), np.zeros(9, np.int64)
+    with refuses("length of the packed codes"):
+        kernel.accumulate([b"\x00"], 1, table, total)
+    with refuses("padding bits"):
+        kernel.accumulate([b"\x00\x02"], 1, table, total)
+    with refuses("shape of the table"):
+        kernel.accumulate([], 2, table, total)
+    with refuses("total"):
+        kernel.accumulate([], 1, table, np.zeros(9))
+    kernel.accumulate([], 1, table, total)
+    assert not total.any()
+
+
+class Meddler:
+    """Words like a seed's; writes to the update at the moment they are drawn, that is between
+    the two looks.
+    """
+
+    def __init__(self, meddle: Any) -> None:
+        self.meddle, self.draws = meddle, 0
+
+    def draw(self, count: int) -> Any:
+        self.draws += 1
+        self.meddle()
+        return seeded_rng(1).draw(count)
+
+
+@pytest.mark.parametrize("order", [1, 2])
+@pytest.mark.parametrize("index", [0, 3, 4, 17])
+@pytest.mark.parametrize("radius", [0.3, 40.0, 1e6])
+def test_clipped_codes_are_those_of_the_clip_factor(
+    kernel: Any, order: Any, index: int, radius: float
+) -> None:
+    sampler, inputs = SAMPLERS[index], update(5003, index)
+    factor = Clip.of(REFERENCE.norm(inputs, order), radius, order).factor
+    assert (factor == 1.0) == (radius > 1000)
+    expected = REFERENCE.pack(
+        REFERENCE.sample(sampler, inputs, seeded_rng(5), factor=factor), sampler.bits
+    )
+    parts = [inputs[:1001], inputs[1001:1001], inputs[1001:].astype(np.float64)]
+    for same in (inputs, inputs.astype(np.float64), parts):
+        out = np.full(packed_size(sampler.bits, 5003), 0xAA, np.uint8)
+        if same is parts:  # blocks begin with each array, so the norm may differ in its last bit
+            factor = Clip.of(REFERENCE.norm(parts, order), radius, order).factor
+            expected = REFERENCE.pack(
+                REFERENCE.sample(sampler, inputs, seeded_rng(5), factor=factor), sampler.bits
+            )
+        kernel.sample_clipped(sampler, same, order, radius, seeded_rng(5), out)
+        assert out.tobytes() == expected
+
+
+@cache
+def rotated(index: int, size: int, block: int, radius: float) -> tuple[Any, bytes]:
+    """An update and the reference's bytes, which are the same for all kernels."""
+    sampler, inputs = SAMPLERS[index], update(size, index)
+    inputs[3] = 40.0
+    own = REFERENCE.rotate(
+        inputs, 9, block, factor=rotated_factor(REFERENCE.norm(inputs, 2), radius)
+    )
+    assert np.linalg.norm(own.astype(np.float64)) < radius
+    return inputs, REFERENCE.pack(REFERENCE.sample(sampler, own, seeded_rng(5)), sampler.bits)
+
+
+@pytest.mark.parametrize("index", [0, 3, 4])
+@pytest.mark.parametrize(
+    ("size", "block"),
+    [(5003, 4096), (5003, 64), (150_001, 4096), (131_072, 2048), (70_000, 65_536)],
+)
+def test_rotated_codes_are_those_of_the_rotated_update(
+    kernel: Any, index: int, size: int, block: int
+) -> None:
+    sampler = SAMPLERS[index]
+    for radius in (0.5, 1e4):
+        inputs, expected = rotated(index, size, block, radius)
+        for same in (inputs, [inputs[:1001], inputs[1001:].astype(np.float64)]):
+            out = np.full(packed_size(sampler.bits, size), 0xAA, np.uint8)
+            kernel.sample_rotated(sampler, same, 9, block, radius, seeded_rng(5), out)
+            if same is inputs or radius > 100:
+                assert out.tobytes() == expected
+
+
+@pytest.mark.parametrize("value", [100.0, np.nan, np.inf])
+@pytest.mark.parametrize("size", [5001, 150_001])
+def test_an_update_that_grows_while_it_is_rotated_is_not_released(
+    kernel: Any, value: float, size: int
+) -> None:
+    """Written to after its norm is known: what is sampled is measured itself, so it is refused,
+    and nothing is left.
+    """
+    inputs = np.full(size, 1e-3, np.float32)
+    out = np.full(packed_size(1, size), 0xAA, np.uint8)
+    rng = Meddler(lambda: inputs.__setitem__(slice(None), value))
+    with refuses("update"):
+        kernel.sample_rotated(SAMPLERS[0], inputs, 9, 4096, 1.0, rng, out)
+    assert not out.any()
+
+
+def _released_nothing(
+    kernel: Any, sampler: Any, inputs: Any, radius: float, rng: Any, out: Any
+) -> None:
+    """Every kernel looks twice, so it refuses and leaves nothing."""
+    with refuses("update"):
+        kernel.sample_clipped(sampler, inputs, 2, radius, rng, out)
+    assert not out.any()
+
+
+@pytest.mark.parametrize("kind", [np.float16, np.float32, np.float64])
+@pytest.mark.parametrize("index", [0, 4, 17])
+@pytest.mark.parametrize("radius", [0.5, 1e3])
+def test_an_update_that_grows_between_the_looks_is_not_released(
+    kernel: Any, kind: Any, index: int, radius: float
+) -> None:
+    """A write between measuring and sampling is refused, and nothing is left."""
+    sampler, inputs = SAMPLERS[index], update(9001, 2).astype(kind)
+    out = np.full(packed_size(sampler.bits, 9001), 0xAA, np.uint8)
+    rng = Meddler(lambda: inputs.__setitem__(slice(None), kind(100.0)))
+    _released_nothing(kernel, sampler, inputs, radius, rng, out)
+    assert rng.draws == 1
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, 1e300])
+def test_a_nan_between_the_looks_is_not_released(kernel: Any, value: float) -> None:
+    inputs = np.full(5001, 1e-3)
+    out = np.full(packed_size(1, 5001), 0xAA, np.uint8)
+    rng = Meddler(lambda: inputs.__setitem__(4999, value))
+    _released_nothing(kernel, SAMPLERS[0], inputs, 1.0, rng, out)
+
+
+def test_measuring_and_sampling_apart_release_what_they_should_not(kernel: Any) -> None:
+    """The same write against `norm` and `sample_packed`, as updates were sent before: it goes
+    out unclipped.
+    """
+    inputs = update(9001, 2)
+    factor = Clip.of(kernel.norm(inputs, 2), 0.5, 2).factor
+    out, unclipped = np.empty((2, packed_size(1, 9001)), np.uint8)
+    rng = Meddler(lambda: inputs.__setitem__(slice(None), 100.0))
+    rng.meddle()
+    kernel.sample_packed(SAMPLERS[0], inputs, rng, out, factor=factor)
+    kernel.sample_packed(
+        SAMPLERS[0], np.full(9001, 100.0, np.float32), seeded_rng(1), unclipped, factor=factor
+    )
+    np.testing.assert_array_equal(out, unclipped)
+
+
+@pytest.mark.parametrize(
+    ("magnitude", "radius"),
+    [(1e300, 1.0), (1e-300, 1e-301), (1e-300, 1.0), (0.0, 1.0), (1e200, 1e-200)],
+)
+def test_extreme_updates_are_clipped(kernel: Any, magnitude: float, radius: float) -> None:
+    sampler, inputs = make_sampler(2, 1, 2.0, 0.5), update(3001, 4, np.float64) * magnitude
+    out, expected = np.full((2, packed_size(1, 3001)), 0xAA, np.uint8)
+    kernel.sample_clipped(sampler, inputs, 2, radius, seeded_rng(2), out)
+    REFERENCE.sample_clipped(sampler, inputs, 2, radius, seeded_rng(2), expected)
+    np.testing.assert_array_equal(out, expected)
+
+
+def test_clipping_refuses_before_a_word_is_drawn(kernel: Any) -> None:
+    rng, out = GivenWords(np.zeros(9), np.zeros(9)), np.empty(2, np.uint8)
+    with refuses("update"):
+        kernel.sample_clipped(SAMPLERS[0], np.array([1.0] * 8 + [np.nan]), 2, 1.0, rng, out)
+    with refuses("output buffer"):
+        kernel.sample_clipped(SAMPLERS[0], np.ones(9), 2, 1.0, rng, np.empty(3, np.uint8))
+    with refuses("radius"):
+        kernel.sample_clipped(SAMPLERS[0], np.ones(9), 2, 0.0, rng, out)
+    with refuses("order of the norm"):
+        kernel.sample_clipped(SAMPLERS[0], np.ones(9), 3, 1.0, rng, out)
+    assert rng.draws == []

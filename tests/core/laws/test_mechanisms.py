@@ -1,0 +1,201 @@
+"""Laws of mechanisms: whatever the noise, what a client sends and what is claimed for it hang
+together.
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pytest
+
+from core.mechanism.makers import MECHANISMS, WIDTH, CountingWords, update
+from path import decode, encode, many, width
+from quietbit import Mechanism
+from quietbit.errors import InvalidParameter, InvalidPayload
+from quietbit.kernel.rng import secure_rng, seeded_rng
+from quietbit.target import Adjacency
+from refusals import refuses
+
+ORDERS = (1.01, 1.5, 2.0, 7.3, 64.0, 900.0)
+
+
+@pytest.fixture(params=MECHANISMS.values(), ids=MECHANISMS.keys())
+def mechanism(request: pytest.FixtureRequest) -> Any:
+    return request.param
+
+
+def test_it_is_a_mechanism(mechanism: Any) -> None:
+    assert isinstance(mechanism, Mechanism)
+    assert mechanism.ball.dimension == WIDTH
+    assert 0 <= mechanism.layout.bits <= 32
+    assert mechanism.layout.size == -(-many(mechanism) * width(mechanism) // 8)
+
+
+def test_the_same_seed_gives_the_same_codes_and_another_does_not(mechanism: Any) -> None:
+    vector = update(mechanism.ball)
+    first, again, other = (encode(mechanism, vector, seeded_rng(seed)) for seed in (3, 3, 4))
+    assert np.array_equal(first, again)
+    assert not np.array_equal(first, other)
+
+
+def test_two_secure_encodings_differ(mechanism: Any) -> None:
+    vector = update(mechanism.ball)
+    assert not np.array_equal(
+        encode(mechanism, vector, secure_rng()), encode(mechanism, vector, secure_rng())
+    )
+
+
+def test_codes_are_unsigned_and_fit_their_bits(mechanism: Any) -> None:
+    codes = encode(mechanism, update(mechanism.ball), seeded_rng(1))
+    assert codes.dtype.kind == "u"
+    assert codes.size == many(mechanism)
+    assert int(codes.max()) < 2 ** width(mechanism)
+
+
+def test_the_update_is_not_changed(mechanism: Any) -> None:
+    vector = update(mechanism.ball)
+    kept = vector.copy()
+    vector.setflags(write=False)
+    encode(mechanism, vector, seeded_rng(1))
+    assert np.array_equal(vector, kept)
+
+
+@pytest.mark.parametrize("kind", [np.float16, np.float32, np.float64])
+def test_every_float_type_and_layout_is_taken(mechanism: Any, kind: Any) -> None:
+    vector = update(mechanism.ball).astype(kind)
+    spread = np.zeros(3 * WIDTH, dtype=kind)
+    spread[::3] = vector
+    plain = encode(mechanism, vector, seeded_rng(1)).reshape(-1)
+    assert np.array_equal(plain, encode(mechanism, spread[::3], seeded_rng(1)).reshape(-1))
+    shaped = vector.reshape(1, WIDTH, 1)
+    codes = encode(mechanism, shaped, seeded_rng(1))
+    assert np.array_equal(plain, codes.reshape(-1))
+    assert codes.shape == (shaped.shape if codes.size == WIDTH else (many(mechanism),))
+
+
+def test_decoding_needs_nothing_but_codes(mechanism: Any) -> None:
+    codes = encode(mechanism, update(mechanism.ball), seeded_rng(1))
+    copied = np.frombuffer(codes.tobytes(), dtype=codes.dtype)
+    decoded = decode(mechanism, copied)
+    assert decoded.shape == (WIDTH,)
+    assert np.all(np.isfinite(decoded))
+    assert np.array_equal(decoded, decode(mechanism, codes.astype(np.int64)))
+
+
+def test_decoding_refuses_what_are_not_its_codes(mechanism: Any) -> None:
+    codes = encode(mechanism, update(mechanism.ball), seeded_rng(1)).astype(np.int64)
+    wrong = [codes[:-1], np.append(codes, 0)]
+    if 0 < mechanism.layout.bits < 32:
+        fifth = np.arange(codes.size) == 5
+        beyond = 2**mechanism.layout.bits
+        wrong += [
+            codes.astype(np.float64),
+            np.where(fifth, -1, codes),
+            np.where(fifth, beyond, codes),
+        ]
+    for bad in wrong:
+        with pytest.raises((InvalidParameter, InvalidPayload)):
+            decode(mechanism, bad)
+
+
+REFUSED = {
+    "NaN": lambda ball: np.where(np.arange(WIDTH) == WIDTH - 1, np.nan, update(ball)),
+    "infinity": lambda ball: np.where(np.arange(WIDTH) == 0, np.inf, update(ball)),
+    "minus infinity": lambda ball: np.where(np.arange(WIDTH) == 9, -np.inf, update(ball)),
+    "one entry too few": lambda ball: update(ball)[:-1],
+    "one entry too many": lambda ball: np.append(update(ball), 0.0),
+    "integers": lambda ball: np.zeros(WIDTH, dtype=np.int64),
+    "complex numbers": lambda ball: np.zeros(WIDTH, dtype=np.complex128),
+    "long doubles": lambda ball: np.zeros(WIDTH, dtype=np.longdouble),
+    "bit patterns": lambda ball: np.zeros(WIDTH, dtype=np.uint16),
+    "objects": lambda ball: np.full(WIDTH, None),
+    "0-d": lambda ball: np.array(0.0),
+    "empty": lambda ball: np.empty((0,)),
+}
+
+
+def test_a_refusal_is_one_sentence_and_draws_no_word(mechanism: Any) -> None:
+    for case, make in REFUSED.items():
+        rng = CountingWords()
+        try:
+            encode(mechanism, make(mechanism.ball), rng)
+        except InvalidParameter as refusal:
+            sentence = str(refusal)
+        else:
+            pytest.fail(f"{case} is not refused")
+        assert rng.draws == 0, case
+        assert sentence.endswith("."), case
+        assert "\n" not in sentence, case
+        assert len(sentence) < 200, case
+
+
+def test_a_seed_is_not_random_words(mechanism: Any) -> None:
+    with refuses("rng", 7):
+        encode(mechanism, update(mechanism.ball), 7)
+
+
+def test_the_boundary_itself_is_inside(mechanism: Any) -> None:
+    ball = mechanism.ball
+    for sign in (1.0, -1.0):
+        encode(mechanism, sign * ball.radius * np.eye(1, WIDTH)[0], seeded_rng(1))
+    encode(mechanism, ball.clip(100 * update(ball)), seeded_rng(1))
+    encode(mechanism, np.zeros(WIDTH), seeded_rng(1))
+
+
+def test_replacing_costs_at_least_as_much_as_zeroing(mechanism: Any) -> None:
+    zero, replace = (
+        mechanism.privacy(adjacency) for adjacency in (Adjacency.ZERO_OUT, Adjacency.REPLACE_ONE)
+    )
+    for alpha in ORDERS:
+        assert 0 < zero.rdp(alpha) <= replace.rdp(alpha)
+    assert zero.pure_epsilon() <= replace.pure_epsilon()
+    assert zero.epsilon(1e-5) <= replace.epsilon(1e-5)
+
+
+def test_divergences_grow_with_the_order(mechanism: Any) -> None:
+    """Of the certified law: sampling slack is dearer at orders near 1, where nothing is decided."""
+    curve = mechanism.privacy(Adjacency.REPLACE_ONE)
+    inner = curve
+    while hasattr(inner, "inner"):
+        inner = inner.inner
+    values = [inner.rdp(alpha) for alpha in ORDERS]
+    assert all(a <= b * (1 + 1e-9) for a, b in pairwise(values))
+
+
+@pytest.mark.parametrize("adjacency", Adjacency)
+def test_repeating_is_composing(mechanism: Any, adjacency: Adjacency) -> None:
+    once = mechanism.privacy(adjacency)
+    composed = once
+    for _ in range(4):
+        composed = composed + mechanism.privacy(adjacency)
+    repeated = once * 5
+    for alpha in ORDERS:
+        assert repeated.rdp(alpha) == pytest.approx(composed.rdp(alpha), rel=1e-12)
+        assert repeated.rdp(alpha) == pytest.approx(5 * once.rdp(alpha), rel=1e-12)
+    assert repeated.epsilon(1e-6) == pytest.approx(composed.epsilon(1e-6), rel=1e-9)
+
+
+def test_an_adjacency_must_be_named(mechanism: Any) -> None:
+    with refuses("adjacency", "remove"):
+        mechanism.privacy("remove")
+    assert mechanism.privacy("zero-out").adjacency is Adjacency.ZERO_OUT
+
+
+def test_moments_are_those_of_a_coordinate_in_the_ball(mechanism: Any) -> None:
+    radius = mechanism.ball.radius
+    means = [mechanism.expectation(value) for value in np.linspace(-radius, radius, 9)]
+    assert means[0] < means[-1]  # flat where a clamp cuts
+    assert all(a <= b for a, b in pairwise(means))
+    assert mechanism.variance(0.3 * radius) > 0
+    for value in (1.01 * radius, float("nan")):
+        with refuses("value of a coordinate"):
+            mechanism.expectation(value)
+
+
+def test_a_repr_shows_public_choices_only(mechanism: Any) -> None:
+    before = repr(mechanism)
+    encode(mechanism, update(mechanism.ball), seeded_rng(1))
+    assert repr(mechanism) == before
+    assert "radius=0.7" in before

@@ -1,0 +1,60 @@
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from core.mechanism.makers import MECHANISMS
+from quietbit import Adjacency, Gaussian, InvalidParameter, Trust, Unit
+from quietbit.mechanism.ball import Ball, Norm
+from quietbit.mechanism.base import Layout, Mechanism, summable
+from quietbit_lab.baseline.noise import Laplace
+from refusals import refuses
+
+
+@pytest.mark.parametrize(("bits", "count", "size"), [(1, 9, 2), (3, 11, 5), (16, 3, 6), (32, 2, 8)])
+def test_a_layout_of_codes_has_whole_bytes(bits: int, count: int, size: int) -> None:
+    assert Layout.codes(bits, count) == Layout(bits, count, size)
+
+
+@pytest.mark.parametrize(
+    ("bits", "count"), [(0, 3), (17, 3), (33, 3), (1, 0), (1, 2.5), (True, 1.5)]
+)
+def test_layouts_that_are_none_are_refused(bits: int, count: int) -> None:
+    with pytest.raises(InvalidParameter):
+        Layout.codes(bits, count)
+
+
+def test_a_value_is_within_the_radius() -> None:
+    noise = Laplace(Ball(Norm.L1, 1.0, 2), 1.0)
+    assert noise.expectation(-1.0) == -1.0
+    for asked in (noise.expectation, noise.variance):
+        for value in (1.1, math.nan):
+            with refuses("value of a coordinate"):
+                asked(value)
+
+
+@pytest.mark.parametrize("name", MECHANISMS)
+def test_prices_wear_their_words_and_take_no_others(name: str) -> None:
+    """`cost` and `sample_cost` are bare: the base class checks what is asked for and says what a
+    price is of.
+    """
+    found = MECHANISMS[name]
+    for adjacency in Adjacency:
+        asked = found.privacy(adjacency.value)
+        assert (asked.adjacency, asked.unit, asked.trust) == (adjacency, Unit.CLIENT, Trust.LOCAL)
+        assert found.cost(adjacency).adjacency is None
+    with refuses("adjacency", "neighbours"):
+        found.privacy("neighbours")
+
+
+def test_sums_are_for_mechanisms_with_an_account_of_sums() -> None:
+    one = MECHANISMS["imvu one bit l2"]
+    assert summable(one) is one
+    with refuses("mechanism", "Gaussian"):
+        summable(Gaussian(Ball("l2", 1.0, 3), 1.0))
+
+
+def test_something_that_cannot_write_is_no_mechanism() -> None:
+    assert not isinstance(np.zeros(3), Mechanism)

@@ -1,0 +1,70 @@
+"""Mechanisms that differ in anything have different identities; equal ones have the same."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+import attrs
+import numpy as np
+import pytest
+
+from core.mechanism.makers import MECHANISMS
+from quietbit.design.table import Design, DesignSpec
+from quietbit.mechanism.additive import Gaussian
+from quietbit.mechanism.ball import Ball, Norm
+from quietbit.mechanism.interpolated import InterpolatedMVU
+from quietbit.mechanism.registry import canonical_text, identity_of
+from quietbit_lab.baseline.noise import Sign
+from refusals import refuses
+
+
+def test_all_mechanisms_have_different_identities_of_32_bytes() -> None:
+    found = [identity_of(mechanism) for mechanism in MECHANISMS.values()]
+    assert len(set(found)) == len(MECHANISMS)
+    assert {len(identity) for identity in found} == {32}
+
+
+@pytest.mark.parametrize("mechanism", MECHANISMS.values(), ids=MECHANISMS.keys())
+def test_an_equal_mechanism_has_the_same_identity(mechanism: Any) -> None:
+    assert identity_of(attrs.evolve(mechanism)) == identity_of(mechanism)
+
+
+def test_every_parameter_matters() -> None:
+    mechanism = MECHANISMS["imvu one bit l2"]
+    ball, design = mechanism.ball, mechanism.design
+    moved = Design(design.spec, design.probabilities, design.alphabet + 2.0**-30)
+    others = [
+        attrs.evolve(mechanism, beta=np.nextafter(mechanism.beta, 2.0)),
+        attrs.evolve(mechanism, clamp=True),
+        attrs.evolve(mechanism, decoder="alphabet"),
+        attrs.evolve(mechanism, ball=Ball(ball.norm, ball.radius, ball.dimension + 1)),
+        attrs.evolve(mechanism, ball=Ball(ball.norm, ball.radius * 2, ball.dimension)),
+        attrs.evolve(mechanism, ball=Ball(Norm.L1, ball.radius, ball.dimension)),
+        attrs.evolve(mechanism, design=moved),
+    ]
+    assert len({identity_of(found) for found in [mechanism, *others]}) == 8
+
+
+def test_the_canonical_text_is_what_the_documentation_shows() -> None:
+    ball = Ball(Norm.L2, 1.0, 5)
+    assert canonical_text(Sign(Gaussian(ball, 2.0))) == (
+        '{"format":"quietbit-mechanism","mechanism":{"inner":{"ball":{"dimension":5,"kind":"Ball","norm":"l2",'
+        '"radius":1.0},"kind":"Gaussian","noise_multiplier":2.0},"kind":"Sign"},"version":1}'
+    )
+    design = Design(
+        DesignSpec(2, 1, 1.0), np.array([[0.75, 0.25], [0.25, 0.75]]), np.array([0.0, 1.0])
+    )
+    text = json.loads(canonical_text(InterpolatedMVU(design, ball)))
+    assert text["mechanism"]["design"] == {"design": design.identity()}
+    assert set(text["mechanism"]) == {"kind", "design", "ball", "beta", "clamp", "decoder"}
+
+
+def test_something_without_an_identity_is_refused() -> None:
+    @dataclass
+    class Odd:
+        table: Any
+
+    with refuses("mechanism.table", "ndarray"):
+        identity_of(Odd(np.zeros(3)))  # type: ignore[arg-type]

@@ -1,0 +1,164 @@
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import mpmath
+import numpy as np
+import pytest
+
+from core.mechanism.makers import MECHANISMS, design, table, update
+from path import encode
+from quietbit import Ball, InterpolatedMVU, Norm
+from quietbit.errors import InvalidParameter
+from quietbit.kernel.rng import seeded_rng
+from quietbit.target import Adjacency
+from refusals import refuses
+
+BALL = Ball(Norm.L2, 2.0, 3)
+
+
+@pytest.mark.parametrize("epsilon", [0.1, 1.0, 5.0])
+@pytest.mark.parametrize("beta", [0.5, 1.0, 8.0])
+def test_one_bit_is_a_logistic_sign(epsilon: float, beta: float) -> None:
+    mechanism = InterpolatedMVU(design(2, 1, epsilon), BALL, beta, decoder="alphabet")
+    for value in (-2.0, -0.3, 0.0, 0.001, 1.7):
+        expected = 1 / (1 + math.exp(-epsilon * beta * value / 2.0))
+        assert mechanism.distribution(value)[1] == pytest.approx(expected, rel=1e-12)
+        half = 0.5 / math.tanh(epsilon / 2) * 2 * 2.0 / beta
+        assert mechanism.expectation(value) == pytest.approx(
+            half * (2 * expected - 1), rel=1e-12, abs=1e-14
+        )
+        assert mechanism.variance(value) == pytest.approx(
+            half**2 * 4 * expected * (1 - expected), rel=1e-12
+        )
+
+
+@pytest.mark.parametrize("epsilon", [0.2, 1.0, 4.0])
+def test_the_curve_of_one_bit_is_a_gaussians(epsilon: float) -> None:
+    """Noise multiplier 2/(epsilon beta) for zero-out: rdp = alpha epsilon^2 beta^2 / 8."""
+    mechanism = InterpolatedMVU(design(2, 1, epsilon), BALL, 3.0)
+    zero, replace = (
+        mechanism.privacy(adjacency) for adjacency in (Adjacency.ZERO_OUT, Adjacency.REPLACE_ONE)
+    )
+    assert zero.slack > 0
+    assert zero.slope < zero.pair_slope
+    for alpha in (1.5, 2.0, 40.0):
+        assert zero.rdp(alpha) == pytest.approx(alpha * (epsilon * 3.0) ** 2 / 8, rel=2e-6)
+        assert replace.rdp(alpha) == pytest.approx(alpha * (epsilon * 3.0) ** 2 / 2, rel=2e-6)
+        assert zero.rdp(alpha) >= alpha * (epsilon * 3.0) ** 2 / 8 * (1 - 1e-15)
+
+
+def test_the_law_agrees_with_sixty_digits() -> None:
+    chosen = table(5, 3, 2.0)
+    mechanism = InterpolatedMVU(chosen, Ball(Norm.L2, 1.0, 3), beta=8.0)
+    with mpmath.workdps(60):
+        logs = [[mpmath.log(mpmath.mpf(float(p))) for p in row] for row in chosen.probabilities]
+        for value in (-1.0, -0.31, -0.0625, 0.0, 0.02, 0.5, 1.0):
+            place = (mpmath.mpf(0.5) + mpmath.mpf(4.0) * mpmath.mpf(value)) * 4
+            index = min(max(int(mpmath.floor(place)), 0), 3)
+            line = [
+                a + (b - a) * (place - index)
+                for a, b in zip(logs[index], logs[index + 1], strict=True)
+            ]
+            total = mpmath.fsum(mpmath.exp(v) for v in line)
+            exact = [float(mpmath.exp(v) / total) for v in line]
+            assert np.allclose(mechanism.distribution(value), exact, rtol=1e-12)
+
+
+def test_clamping_stops_at_the_ends_of_the_design() -> None:
+    clamped = InterpolatedMVU(table(5, 3, 2.0), BALL, beta=8.0, clamp=True)
+    assert np.allclose(clamped.distribution(2.0), clamped.design.probabilities[-1], rtol=1e-13)
+    assert np.allclose(clamped.distribution(-2.0), clamped.design.probabilities[0], rtol=1e-13)
+    assert np.array_equal(clamped.distribution(0.25), clamped.distribution(1.0))
+    free = InterpolatedMVU(table(5, 3, 2.0), BALL, beta=8.0)
+    assert not np.allclose(free.distribution(2.0), free.design.probabilities[-1])
+    one_bit = design(2, 1, 2.0)
+    ball = Ball(Norm.L1, 1.0, 1)
+    for adjacency in Adjacency:
+        loose = InterpolatedMVU(one_bit, ball, 8.0).privacy(adjacency).epsilon(0.0)
+        tight = InterpolatedMVU(one_bit, ball, 8.0, clamp=True).privacy(adjacency).epsilon(0.0)
+        assert tight <= loose
+
+
+@pytest.mark.parametrize("levels", [2, 3, 4, 9])
+def test_the_unbiased_decoder_is_unbiased_to_first_order(levels: int) -> None:
+    mechanism = InterpolatedMVU(table(levels, 2, 2.0), BALL, 1.5, decoder="unbiased-at-zero")
+    assert mechanism.expectation(0.0) == pytest.approx(0.0, abs=1e-13)
+    step = 1e-5
+    slope = (mechanism.expectation(step) - mechanism.expectation(-step)) / (2 * step)
+    assert slope == pytest.approx(1.0, rel=1e-4)
+
+
+@pytest.mark.parametrize("epsilon", [0.3, 2.0])
+def test_the_unbiased_decoder_meets_the_cramer_rao_bound(epsilon: float) -> None:
+    """In x-space the alphabet is 1/2 -+ 1/epsilon and the variance at the centre 1/M =
+    1/epsilon^2.
+    """
+    mechanism = InterpolatedMVU(
+        design(2, 1, epsilon), Ball(Norm.L2, 1.0, 1), decoder="unbiased-at-zero"
+    )
+    assert (mechanism.values + 1) / 2 == pytest.approx(
+        [0.5 - 1 / epsilon, 0.5 + 1 / epsilon], rel=1e-12
+    )
+    assert mechanism.variance(0.0) / 4 == pytest.approx(1 / epsilon**2, rel=1e-12)
+
+
+def test_a_decoder_changes_no_code_and_no_account() -> None:
+    plain, other = (
+        InterpolatedMVU(design(), BALL, decoder=name) for name in ("alphabet", "unbiased-at-zero")
+    )
+    vector = update(BALL)
+    assert np.array_equal(
+        encode(plain, vector, seeded_rng(1)), encode(other, vector, seeded_rng(1))
+    )
+    assert plain.privacy(Adjacency.ZERO_OUT) == other.privacy(Adjacency.ZERO_OUT)
+
+
+@pytest.mark.parametrize("name", ["reference", "cpu"])
+def test_every_kernel_gives_the_same_codes(name: str) -> None:
+    mechanism = MECHANISMS["imvu three bits five levels"]
+    vector = update(mechanism.ball).astype(np.float32)
+    default = encode(mechanism, vector, seeded_rng(8))
+    assert np.array_equal(default, encode(mechanism, vector, seeded_rng(8), kernel=name))
+
+
+def test_an_unknown_kernel_is_refused_before_a_word_is_drawn() -> None:
+    with refuses("kernel", "quantum"):
+        encode(InterpolatedMVU(design(), BALL), np.zeros(3), seeded_rng(1), kernel="quantum")
+
+
+def test_the_l1_curve_is_pure_and_no_worse_than_the_l2_curve_of_the_same_inputs() -> None:
+    for levels in (2, 4):
+        chosen = table(levels, 2, 1.5)
+        pure = InterpolatedMVU(chosen, Ball(Norm.L1, 1.0, 5))
+        other = InterpolatedMVU(chosen, Ball(Norm.L2, 1.0, 5))
+        for adjacency in Adjacency:
+            assert math.isfinite(pure.privacy(adjacency).epsilon(0.0))
+            for alpha in (1.2, 3.0, 50.0):
+                assert pure.privacy(adjacency).rdp(alpha) <= other.privacy(adjacency).rdp(alpha) * (
+                    1 + 1e-9
+                )
+
+
+def test_a_design_too_steep_for_the_sampler_has_no_account() -> None:
+    mechanism = InterpolatedMVU(design(2, 1, 5.0), BALL, beta=40.0)
+    with refuses("smallest probability of a symbol"):
+        mechanism.privacy(Adjacency.ZERO_OUT)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"design": "a table"},
+        {"ball": 1.0},
+        {"beta": 0.0},
+        {"beta": -1.0},
+        {"beta": math.nan},
+        {"clamp": 1},
+        {"decoder": "sign"},
+    ],
+)
+def test_wrong_fields_are_refused(arguments: dict[str, Any]) -> None:
+    with pytest.raises(InvalidParameter):
+        InterpolatedMVU(**({"design": design(), "ball": BALL} | arguments))

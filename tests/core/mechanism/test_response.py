@@ -1,0 +1,172 @@
+"""Randomised response: the law word by word, the price of exactly that law, and answers that
+nobody else could give.
+"""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from itertools import pairwise, product
+from typing import Any
+
+import mpmath
+import numpy as np
+import pytest
+
+from core.mechanism.makers import CountingWords
+from core.statistical.kit import assert_binomial, seed
+from quietbit import Adjacency, InvalidParameter, InvalidPayload, Uplink, seeded_rng
+from quietbit.mechanism.registry import build, describe, family_of, identity_of
+from quietbit.mechanism.response import WORDS, RandomisedResponse, SummedResponse
+from quietbit.wire.payload import Payload
+
+CELLS = (2, 3, 7, 256, 257)
+EPSILONS = (1e-6, 0.01, 0.5, 2.0, 9.0)
+
+
+class Fixed:
+    """Random bits whose three words are given; they are drawn once, together."""
+
+    def __init__(self, *words: int) -> None:
+        self.words, self.draws = words, 0
+
+    def draw(self, count: int) -> Any:
+        self.draws += 1
+        assert count == len(self.words)
+        return self
+
+    def uniform64(self, stream: int, start: int, count: int) -> Any:
+        assert (start, count) == (0, 3)
+        return np.array(self.words, dtype=np.uint64)
+
+
+def said(mechanism: RandomisedResponse, shares: Any, rng: Any) -> int:
+    return int.from_bytes(
+        Payload.from_bytes(Uplink(mechanism).send(shares, rng)).body.tobytes(), "little"
+    )
+
+
+def law(mechanism: RandomisedResponse, cell: int | None) -> list[Fraction]:
+    """Count words: how many of 2^64 thresholds tell the truth, how many of 2^64 lies name each
+    cell.
+    """
+    cells, truth = mechanism.cells, Fraction(mechanism.threshold, WORDS)
+    edges = [
+        -(-WORDS * j // cells) for j in range(cells + 1)
+    ]  # the first word whose product reaches j 2^64
+    lies = [Fraction(right - left, WORDS) for left, right in pairwise(edges)]
+    if cell is None:
+        return lies
+    return [truth * (j == cell) + (1 - truth) * lie for j, lie in enumerate(lies)]
+
+
+@pytest.mark.parametrize(("cells", "epsilon", "adjacency"), [*product(CELLS, EPSILONS, Adjacency)])
+def test_the_price_bounds_the_law_that_is_sampled_and_is_what_was_asked_for(
+    cells: int, epsilon: float, adjacency: Adjacency
+) -> None:
+    mechanism = RandomisedResponse.within(epsilon, cells, adjacency)
+    rows = [law(mechanism, cell) for cell in (0, 1, cells - 1)]
+    none = law(mechanism, None)
+    pairs = (
+        [(none, row) for row in rows]
+        if adjacency is Adjacency.ZERO_OUT
+        else list(product(rows, rows))
+    )
+    ratios = [a / b for first, second in pairs for a, b in zip(first, second, strict=True)]
+    worst = max(max(ratios), 1 / min(ratios))
+    with mpmath.workdps(60):
+        exact = mpmath.log(mpmath.mpf(worst.numerator) / worst.denominator)
+        upper = mechanism.privacy(adjacency).pure_epsilon()
+        assert exact <= upper <= epsilon
+        assert epsilon <= upper * (1 + 1e-6)
+        assert upper <= exact * (1 + mpmath.mpf(1e-9))
+
+
+@pytest.mark.parametrize("cells", CELLS)
+def test_words_become_cells_as_the_law_says(cells: int) -> None:
+    mechanism = RandomisedResponse.within(1.0, cells, "replace-one")
+    truth, own = mechanism.threshold, cells - 2
+    shares = np.eye(cells)[own]
+    for word in (0, truth - 1):
+        assert said(mechanism, shares, Fixed(2**64 - 1, word, 5)) == own
+    for lie in (0, 2**63, 2**64 - 1):
+        for honest in (truth, 2**64 - 1):
+            assert said(mechanism, shares, Fixed(0, honest, lie)) == lie * cells >> 64
+        assert (
+            said(mechanism, np.zeros(cells), Fixed(0, 0, lie)) == lie * cells >> 64
+        )  # no cell: never the truth
+
+
+def test_shares_become_the_cell_of_an_example_that_is_drawn() -> None:
+    mechanism = RandomisedResponse(4, 0.9)
+    shares = np.array([0.25, 0.0, 0.5, 0.25])
+    cells = {place: said(mechanism, shares, Fixed(place << 62, 0, 0)) for place in range(4)}
+    assert cells == {0: 0, 1: 2, 2: 2, 3: 3}
+    assert (
+        said(mechanism, shares * 1e9, Fixed(3 << 62, 0, 0)) == 3
+    )  # longer vectors are shares all the same
+    assert (
+        said(mechanism, -shares, Fixed(1 << 62, 0, 2**63)) == 2
+    )  # and nothing is in a negative cell: a lie
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+def test_what_is_not_finite_is_refused_before_a_word_is_drawn(bad: float) -> None:
+    rng = Fixed(0, 0, 0)
+    with pytest.raises(InvalidParameter):
+        said(RandomisedResponse(3, 0.5), np.array([0.5, bad, 0.0]), rng)
+    assert rng.draws == 0
+
+
+def test_the_decoded_mean_is_the_share_of_every_cell() -> None:
+    mechanism = RandomisedResponse.within(1.5, 3, "replace-one")
+    rng, shares, count = seeded_rng(seed(5)), np.array([0.6, 0.3, 0.1]), 4000
+    uplink = Uplink(mechanism)
+    payloads = [uplink.send(shares, rng) for _ in range(count)]
+    mean = uplink.receive(payloads)
+    named = [round(count * mechanism.frequency(share)) for share in mean]
+    assert sum(named) == count
+    assert_binomial(named, count, [mechanism.frequency(share) for share in shares])
+    assert mechanism.share(mechanism.frequency(0.3)) == pytest.approx(0.3)
+
+
+def test_a_cell_that_there_is_not_is_refused() -> None:
+    mechanism = RandomisedResponse(3, 0.5)
+    other = Uplink(RandomisedResponse(4, 0.5)).send(np.eye(4)[3], Fixed(0, 0, 0))
+    with pytest.raises(InvalidPayload):
+        Uplink(mechanism).receive([other])
+    accumulator = mechanism.accumulator(None, 9)  # type: ignore[arg-type]
+    with pytest.raises(InvalidPayload, match="cell of the answer"):
+        accumulator.check(np.array([3], dtype=np.uint8))
+
+
+def test_it_is_rebuilt_from_its_description_and_has_its_own_word() -> None:
+    mechanism = RandomisedResponse.within(0.5, 2, "zero-out")
+    again = build(describe(mechanism))
+    assert again == mechanism
+    assert identity_of(again) == identity_of(mechanism)
+    assert family_of(mechanism) == "response"
+
+
+@pytest.mark.parametrize(
+    ("cells", "truth"), [(1, 0.5), (2**16 + 1, 0.5), (2, 0.0), (2, 1.0), (2, float("nan"))]
+)
+def test_numbers_without_a_meaning_are_refused(cells: int, truth: float) -> None:
+    with pytest.raises(InvalidParameter):
+        RandomisedResponse(cells, truth)
+
+
+def test_a_sample_can_change_the_answer_as_well_as_all_of_them() -> None:
+    mechanism = RandomisedResponse.within(0.5, 2, "zero-out")
+    whole = mechanism.privacy(Adjacency.REPLACE_ONE).pure_epsilon()
+    for adjacency in Adjacency:
+        assert mechanism.privacy(adjacency, 10).pure_epsilon() == whole
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+def test_shares_that_are_not_finite_are_refused_before_a_word_is_drawn(bad: float) -> None:
+    for mechanism in (RandomisedResponse(3, 0.5), SummedResponse(2, 0.25), SummedResponse(3, 0.25)):
+        rng, shares = CountingWords(), np.zeros(mechanism.cells)
+        shares[1] = bad
+        with pytest.raises(InvalidParameter):
+            Uplink(mechanism).send(shares, rng)
+        assert rng.draws == 0

@@ -1,0 +1,398 @@
+"""A client without Python gives the payloads of Python's, and refuses what it must."""
+
+from __future__ import annotations
+
+import base64
+import ctypes
+import hashlib
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from core.native.kit import (
+    BUDGET,
+    DAMAGED,
+    DIMENSION,
+    FLAGS,
+    LEDGER,
+    OK,
+    TARGET,
+    UNKNOWN,
+    Client,
+    by_python,
+    compiled,
+    mechanisms,
+    updates,
+)
+from core.native.vector_maker import WRITTEN, file_of, vectors
+from quietbit import Ball, Gaussian, Uplink
+from quietbit.client_table import client_table, ledger_begin, ledger_line
+from quietbit.errors import InvalidParameter
+from quietbit.kernel.c import build
+from quietbit.mechanism.registry import canonical_text
+from quietbit.node.request import description_of
+from quietbit.target import Adjacency, Target
+
+COMPILER = build.find_compiler()
+pytestmark = pytest.mark.skipif(COMPILER is None, reason="needs a C compiler")
+EXAMPLE = Path(__file__).parents[3] / "examples" / "c-client" / "client.c"
+KNOWN = mechanisms()
+
+
+@pytest.fixture(scope="module")
+def library(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    folder = tmp_path_factory.mktemp("library")
+    return ctypes.CDLL(str(compiled(folder, "client.so", COMPILER, "-O1", "-shared", "-fPIC")))
+
+
+@pytest.fixture(scope="module")
+def client(library: Any) -> Client:
+    opened = Client(library, client_table(list(KNOWN.values()), TARGET))
+    assert opened.status == OK
+    return opened
+
+
+def compare(client: Client, name: str, count: int, seed: int) -> int:
+    mechanism = KNOWN[name]
+    keys = np.random.default_rng(seed).bytes(32 * count)
+    for number, update in enumerate(updates(mechanism.ball.dimension, count, seed)):
+        key = keys[32 * number : 32 * number + 32]
+        text = canonical_text(mechanism) if number % 2 else description_of(mechanism)
+        status, payload = client.release(text, update, key)
+        assert status == OK
+        assert payload == by_python(mechanism, update, key), (name, number)
+    return count
+
+
+@pytest.mark.parametrize("name", KNOWN)
+def test_payloads_are_those_of_python(client: Client, name: str) -> None:
+    compare(client, name, 12, seed=len(name))
+
+
+@pytest.mark.long
+def test_ten_thousand_payloads_are_those_of_python(client: Client) -> None:
+    counts = {name: 400 if "many" in name or "large" in name else 1025 for name in KNOWN}
+    assert sum(compare(client, name, count, seed=1) for name, count in counts.items()) >= 10_000
+
+
+def test_a_payload_is_received(client: Client) -> None:
+    mechanism = KNOWN["a seed"]
+    update = np.full(650, 0.01, np.float32)
+    payloads = [
+        client.release(canonical_text(mechanism), update, bytes([k]) * 32)[1] for k in range(40)
+    ]
+    assert {len(payload) for payload in payloads} == {80}
+    mean = Uplink(mechanism).receive(payloads)
+    assert float(mean @ update) > 0
+
+
+def changed_texts(count: int, seed: int) -> list[str]:
+    """Texts that differ from an allowed one in a character, in their length, or in their
+    numbers.
+    """
+    generator = np.random.default_rng(seed)
+    allowed = [canonical_text(mechanism) for mechanism in KNOWN.values()]
+    texts = []
+    while len(texts) < count:
+        text = allowed[len(texts) % len(allowed)]
+        place = int(generator.integers(len(text)))
+        match len(texts) % 4:
+            case 0:
+                text = text[:place] + chr(33 + int(generator.integers(90))) + text[place + 1 :]
+            case 1:
+                text = text[:place]
+            case 2:
+                text = text[:place] + text[place:].replace("0", "1", 1) + " "
+            case _:
+                text = text.replace('"radius":', f'"radius":{int(generator.integers(1, 9))}', 1)
+        if text not in allowed:
+            texts.append(text)
+    return texts
+
+
+def compare_refusals(client: Client, count: int) -> None:
+    """Python's answer is whether the text is one of those that the owner allowed."""
+    update = np.zeros(650, np.float32)
+    for text in changed_texts(count, seed=3):
+        assert client.release(text, update, bytes(32)) == (UNKNOWN, b"")
+
+
+def test_what_the_owner_did_not_allow_is_refused(client: Client) -> None:
+    compare_refusals(client, 300)
+
+
+@pytest.mark.long
+def test_ten_thousand_refusals(client: Client) -> None:
+    compare_refusals(client, 10_000)
+
+
+@pytest.mark.parametrize("name", KNOWN)
+def test_updates_that_cannot_be_clipped_are_released_as_zero(client: Client, name: str) -> None:
+    """As a node in Python does: that nothing is sent would tell something of the update."""
+    mechanism = KNOWN[name]
+    text = canonical_text(mechanism)
+    for number, bad in enumerate((np.nan, -np.nan, np.inf, -np.inf)):
+        key = bytes([number]) * 32
+        zero = np.zeros(mechanism.ball.dimension, np.float32)
+        assert client.release(text, zero[:-1], key)[0] == DIMENSION
+        update = updates(mechanism.ball.dimension, 5, 2)[4]
+        update[(number * 7) % update.size] = bad
+        assert client.release(text, update, key) == (OK, by_python(mechanism, zero, key))
+        with pytest.raises(InvalidParameter):
+            by_python(mechanism, update, key)
+
+
+@pytest.mark.parametrize("flag", ["-ffast-math", "-Ofast", "-ffinite-math-only"])
+@pytest.mark.parametrize("source", ["quietbit.c", "quietbit_client.c"])
+def test_builds_in_which_a_nan_may_pass_for_a_number_are_refused(source: str, flag: str) -> None:
+    words = [*COMPILER, "-std=c11", "-fsyntax-only", flag, str(build.FOLDER / source)]
+    done = subprocess.run(words, capture_output=True, text=True)
+    assert done.returncode != 0
+    assert "error" in done.stderr
+    assert "build without" in done.stderr
+
+
+def test_the_self_test_sees_that_a_nan_passes_for_a_number(tmp_path: Path) -> None:
+    """Should a compiler not say that it was told so."""
+    silent = (*FLAGS, "-O2", "-shared", "-fPIC", "-ffinite-math-only", "-U__FINITE_MATH_ONLY__")
+    target = tmp_path / "silent.so"
+    sources = [str(build.FOLDER / "quietbit.c"), "-o", str(target)]
+    done = subprocess.run([*COMPILER, *silent, *sources], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert ctypes.CDLL(str(target)).qb_self_test() == 9
+
+
+def test_prices_hold_and_budgets_end(library: Any) -> None:
+    one = KNOWN["a seed"]
+    target = Target(30.0, 1e-5, "zero-out")
+    single = Client(library, client_table([one], target))
+    budget = single.table.budget
+    cost = one.cost(target.adjacency)
+    assert (
+        (cost * budget).epsilon(target.delta)
+        <= target.epsilon
+        < (cost * (budget + 1)).epsilon(target.delta)
+    )
+    text = canonical_text(one)
+    assert single.line(text, budget - 1)[0] == OK
+    assert single.line(text, budget)[0] == BUDGET
+    assert single.line(text, 2**64 - 1)[0] == BUDGET
+    # Several: whatever was chosen, the sum of all releases keeps the target.
+    others = [KNOWN[name] for name in ("one bit, rotated", "a seed", "one bit")]
+    several = Client(library, client_table(others, target))
+    spent = 0
+    total = None
+    for number in range(10_000):
+        chosen = others[number % 3]
+        status, line = several.line(canonical_text(chosen), spent)
+        if status == BUDGET:
+            break
+        spent = int(line.split()[2])
+        now = chosen.cost(target.adjacency)
+        total = now if total is None else total + now
+    assert number > 3
+    assert total.epsilon(target.delta) <= target.epsilon
+
+
+def test_ledgers_are_read_as_they_were_written(client: Client) -> None:
+    table = client.memory.view(np.uint8).tobytes()[: int(client.memory[1])]
+    first, second = KNOWN["a seed"], KNOWN["one bit"]
+    ledger = ledger_begin(table)
+    assert client.spent(ledger) == (OK, 0)
+    spent = 0
+    for mechanism in (first, second, first):
+        status, line = client.line(canonical_text(mechanism), spent)
+        assert status == OK
+        cost = int(line.split()[1])
+        assert line == ledger_line(mechanism, cost, spent)
+        ledger += line
+        spent += cost
+    assert client.spent(ledger) == (OK, spent)
+    for place in range(0, len(ledger), 7):
+        assert client.spent(ledger[:place])[0] == (LEDGER if place not in _ends(ledger) else OK)
+        other = ledger[:place] + ("0" if ledger[place] != "0" else "1") + ledger[place + 1 :]
+        assert client.spent(other)[0] == LEDGER
+    lines = ledger.splitlines(keepends=True)
+    assert client.spent("".join([lines[0], *lines[2:]]))[0] == LEDGER  # a release was taken out
+
+
+def _ends(ledger: str) -> set[int]:
+    return {place + 1 for place, letter in enumerate(ledger) if letter == "\n"}
+
+
+def test_a_damaged_table_is_refused(library: Any) -> None:
+    table = client_table([KNOWN["one bit"], KNOWN["a seed"]], TARGET)
+    for place in range(0, len(table), 1009):
+        changed = bytearray(table)
+        changed[place] ^= 4
+        assert Client(library, bytes(changed)).status == DAMAGED
+    for size in (0, 39, 71, len(table) - 1):
+        assert Client(library, table[:size]).status == DAMAGED
+
+
+def test_a_forged_table_reads_nothing_beyond_its_bytes(library: Any) -> None:
+    """Whoever can write the table decides what is released, but a wrong number in it must not be
+    a wrong pointer.
+    """
+    generator = np.random.default_rng(5)
+    known = [KNOWN["two bits"], KNOWN["a seed"], KNOWN["one bit, rotated"]]
+    table = client_table(known, TARGET)
+    for _ in range(300):
+        changed = bytearray(table[:-32])
+        place = 40 + 8 * int(generator.integers(0, 3 * 432 // 8))
+        changed[place : place + 8] = (
+            generator.bytes(8) if generator.integers(2) else bytes(7) + b"\x7f"
+        )
+        opened = Client(library, bytes(changed) + hashlib.sha256(changed).digest())
+        if opened.status == OK:
+            for mechanism in known:
+                opened.release(
+                    canonical_text(mechanism),
+                    np.zeros(mechanism.ball.dimension, np.float32),
+                    bytes(32),
+                )
+
+
+def test_other_mechanisms_have_no_client_in_c() -> None:
+    with pytest.raises(InvalidParameter) as refusal:
+        client_table([Gaussian(Ball("l2", 1.0, 5), 1.0)], TARGET)
+    assert refusal.value.name == "mechanism"
+    with pytest.raises(InvalidParameter) as refusal:
+        client_table([KNOWN["a seed"]], Target(1e-3, 1e-5, "zero-out"))
+    assert refusal.value.name == "epsilon"
+
+
+def test_the_client_on_the_command_line(tmp_path: Path) -> None:
+    program = compiled(
+        tmp_path,
+        "client",
+        COMPILER,
+        "-O1",
+        "-DQB_STATIC",
+        "-Wall",
+        "-Wextra",
+        "-Werror",
+        str(EXAMPLE),
+    )
+    mechanism = KNOWN["one bit, rotated"]
+    target = Target(9.0, 1e-5, "zero-out")
+    table = client_table([mechanism], target)
+    budget = int.from_bytes(table[16:24], "little")
+    update = updates(650, 5, 1)[4]
+    (tmp_path / "table").write_bytes(table)
+    (tmp_path / "text").write_text(canonical_text(mechanism))
+    (tmp_path / "other").write_text(canonical_text(KNOWN["a seed"]))
+    update.tofile(tmp_path / "update")
+
+    def run(*words: str) -> int:
+        return subprocess.run([str(program), *words], cwd=tmp_path, capture_output=True).returncode
+
+    send = ("table", "ledger", "text", "update", "payload")
+    assert run(*send) == 20  # no ledger: not a new budget
+    assert run("table", "ledger") == 0
+    assert run("table", "ledger") == 20
+    assert run("table", "ledger", "other", "update", "payload") == UNKNOWN
+    assert run("table", "ledger", "text", "text", "payload") == DIMENSION
+    assert (tmp_path / "ledger").read_text() == ledger_begin(table)
+    assert run(*send, "ab" * 32) == 0
+    assert (tmp_path / "payload").read_bytes() == by_python(mechanism, update, b"\xab" * 32)
+    for _ in range(budget - 1):
+        assert run(*send) == 0
+    assert run(*send) == BUDGET
+    assert len((tmp_path / "ledger").read_text().splitlines()) == budget + 1
+    with (tmp_path / "ledger").open("a") as ledger:
+        ledger.write("x")
+    assert run(*send) == LEDGER
+
+
+SLOW_WRITE = """
+#define _GNU_SOURCE
+#include <sys/syscall.h>
+#include <unistd.h>
+ssize_t write(int file, const void *from, size_t size) {
+    usleep(300000);
+    return syscall(SYS_write, file, from, size);
+}
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="slows a system call down by LD_PRELOAD")
+def test_processes_share_one_budget(tmp_path: Path) -> None:
+    """Each waits between reading the ledger and writing to it; the budget is one release."""
+    program = compiled(tmp_path, "client", COMPILER, "-O1", "-DQB_STATIC", str(EXAMPLE))
+    (tmp_path / "slow.c").write_text(SLOW_WRITE)
+    slow = [*COMPILER, "-shared", "-fPIC", "slow.c", "-o", "slow.so"]
+    subprocess.run(slow, cwd=tmp_path, check=True)
+    mechanism = KNOWN["a seed"]
+    cost = mechanism.cost(Adjacency.ZERO_OUT)
+    target = Target(cost.epsilon(1e-5) * 1.01, 1e-5, "zero-out")
+    table = client_table([mechanism], target)
+    assert int.from_bytes(table[16:24], "little") == 1
+    (tmp_path / "table").write_bytes(table)
+    (tmp_path / "text").write_text(canonical_text(mechanism))
+    updates(650, 5, 1)[4].tofile(tmp_path / "update")
+    subprocess.run([str(program), "table", "ledger"], cwd=tmp_path, check=True)
+    environment = os.environ | {"LD_PRELOAD": str(tmp_path / "slow.so")}
+    clients = [
+        subprocess.Popen(
+            [str(program), "table", "ledger", "text", "update", f"payload{number}"],
+            cwd=tmp_path,
+            env=environment,
+            stderr=subprocess.DEVNULL,
+        )
+        for number in range(4)
+    ]
+    assert sorted(client.wait() for client in clients) == [OK, BUDGET, BUDGET, BUDGET]
+    assert len(list(tmp_path.glob("payload*"))) == 1
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="needs named pipes")
+def test_a_ledger_is_a_regular_file(tmp_path: Path) -> None:
+    program = compiled(tmp_path, "client", COMPILER, "-O1", "-DQB_STATIC", str(EXAMPLE))
+    mechanism = KNOWN["a seed"]
+    (tmp_path / "table").write_bytes(client_table([mechanism], TARGET))
+    (tmp_path / "text").write_text(canonical_text(mechanism))
+    np.zeros(650, np.float32).tofile(tmp_path / "update")
+    os.mkfifo(tmp_path / "ledger")
+    words = [str(program), "table", "ledger", "text", "update", "payload"]
+    assert subprocess.run(words, cwd=tmp_path, capture_output=True, timeout=10).returncode == 20
+    (tmp_path / "ledger").unlink()
+    subprocess.run([str(program), "table", "elsewhere"], cwd=tmp_path, check=True)
+    (tmp_path / "ledger").symlink_to("elsewhere")
+    assert subprocess.run(words, cwd=tmp_path, capture_output=True, timeout=10).returncode == 20
+
+
+def test_flags_of_the_tests_are_those_of_the_build() -> None:
+    assert {flag for flag in FLAGS if flag != "-DQB_PORTABLE"} <= set(build.FLAGS)
+
+
+@pytest.mark.parametrize("name", WRITTEN)
+def test_conformance_vectors_are_kept(library: Any, name: str) -> None:
+    """The files are what Python writes today, and what C does."""
+    content = json.loads(file_of(name).read_text())
+    assert content == json.loads(json.dumps(vectors(name, KNOWN[name])))
+    if content["table"] is None:
+        opened = Client(library, client_table([KNOWN[name]], TARGET))
+    else:
+        opened = Client(library, base64.b64decode(content["table"]))
+    assert opened.status == OK
+    for release in [*content["releases"], *content["zeroed"]]:
+        update = np.frombuffer(bytes.fromhex(release["update"]), "<f4")
+        sent = opened.release(content["text"], update, bytes.fromhex(release["key"]))
+        assert sent == (OK, bytes.fromhex(release["payload"]))
+        assert (
+            opened.release(content["description_text"], update, bytes.fromhex(release["key"]))
+            == sent
+        )
+    for text in content["refused"]["texts"]:
+        assert opened.find(text) is None
+    for refused in content["refused"]["updates"]:
+        update = np.frombuffer(bytes.fromhex(refused["update"]), "<f4")
+        assert refused["reason"] == "dimension"
+        assert opened.release(content["text"], update, bytes(32))[0] == DIMENSION

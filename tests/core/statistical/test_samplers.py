@@ -1,0 +1,100 @@
+"""Samplers against their law, at widths that are no multiple of eight; false alarms at 1e-9 per
+test.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from core.kernel.makers import make_design
+from core.statistical.kit import StatisticalFailure, assert_binomial, assert_frequencies, seed
+from quietbit.kernel.base import packed_size
+from quietbit.kernel.reference import ReferenceKernel
+from quietbit.kernel.rng import secure_rng, seeded_rng
+from quietbit.kernel.sampler import Sampler
+from quietbit.kernel.select import KERNELS, select
+
+TRIALS, WIDTH = 4000, 67
+
+
+def law_at_levels(levels: int, bits: int, epsilon: float) -> tuple[Any, Any, Any]:
+    """A sampler, inputs that sit on input levels, and the table's own rows as their law."""
+    design = make_design(levels, bits, epsilon)
+    sampler = Sampler.from_design(design, 1.0, 0.0, 1.0)
+    index = np.random.default_rng(0).integers(0, levels, WIDTH)
+    return sampler, np.linspace(-0.5, 0.5, levels)[index], design.probabilities[index]
+
+
+@pytest.mark.parametrize("rng", [seeded_rng(seed(10)), secure_rng()], ids=["seeded", "secure"])
+@pytest.mark.parametrize("name", KERNELS)
+@pytest.mark.parametrize(
+    ("levels", "bits", "epsilon"), [(2, 1, 1.0), (2, 1, 9.0), (3, 2, 3.0), (9, 3, 4.0)]
+)
+def test_every_coordinate_follows_the_table(
+    name: str, levels: int, bits: int, epsilon: float, rng: Any
+) -> None:
+    sampler, row, law = law_at_levels(levels, bits, epsilon)
+    codes = select(name).sample(sampler, np.tile(row, (TRIALS, 1)), rng)
+    assert_frequencies(codes, law)
+    codes[:, -1] = 0
+    with pytest.raises(StatisticalFailure):
+        assert_frequencies(codes, law)
+
+
+@pytest.mark.parametrize("bits", [1, 3])
+def test_packed_releases_follow_the_table_one_by_one(bits: int) -> None:
+    """One release after the other, unpacked by another kernel: also the padding and the last
+    partial byte.
+    """
+    sampler, row, law = law_at_levels(2, bits, 2.0)
+    kernel, rng = select("cpu"), seeded_rng(seed(11))
+    out = np.empty(packed_size(bits, WIDTH), np.uint8)
+    codes = np.empty((TRIALS, WIDTH), np.uint8)
+    for trial in range(TRIALS):
+        kernel.sample_packed(sampler, row, rng, out)
+        codes[trial] = ReferenceKernel().unpack(out, bits, WIDTH)
+    assert_frequencies(codes, law)
+
+
+def test_a_fair_coin_is_fair_to_the_third_digit() -> None:
+    """Many coordinates at probability one half, where the undecided words sit in the middle of
+    the range.
+    """
+    design = make_design(2, 1, 1.0)
+    sampler = Sampler.from_design(design, 1.0, 0.0, 1.0)
+    codes = select("cpu").sample(sampler, np.zeros(2_000_000, np.float32), seeded_rng(seed(12)))
+    assert_binomial(int(codes.sum()), codes.size, 0.5)
+
+
+@pytest.mark.parametrize("source", ["seeded", "secure"])
+def test_bits_of_words_are_fair_and_draws_independent(source: str) -> None:
+    rng = secure_rng() if source == "secure" else seeded_rng(seed(13))
+    count = 200_000
+    first, second = rng.draw(count), rng.draw(count)
+    indices = np.arange(count)
+    primary, ties = first.primary(0, count), first.ties(indices)
+    wide = first.uniform64(0, 0, count)
+    ones = [int(((primary >> np.uint16(k)) & np.uint16(1)).sum()) for k in range(16)]
+    ones += [
+        int(((array >> np.uint64(k)) & np.uint64(1)).sum())
+        for array in (ties, wide)
+        for k in range(64)
+    ]
+    pairs = [
+        (primary, second.primary(0, count)),
+        (primary[1:], primary[:-1]),
+        (ties, second.ties(indices)),
+        (ties[1:], ties[:-1]),
+        (ties, primary.astype(np.uint64)),
+        (wide, ties),
+        (wide, first.uniform64(1, 0, count)),
+    ]
+    unequal = [int(((a ^ b) & a.dtype.type(1)).sum()) for a, b in pairs]
+    assert_binomial(ones, count, 0.5, 0.5e-9)
+    assert_binomial(unequal, [a.size for a, _ in pairs], 0.5, 0.5e-9)
+    biased = primary | (first.primary(0, count) >> np.uint16(7))
+    with pytest.raises(StatisticalFailure):
+        assert_binomial(int((biased & np.uint16(1)).sum()), count, 0.5)

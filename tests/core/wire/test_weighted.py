@@ -1,0 +1,92 @@
+"""Means with weights: what they are by hand, how noisy they are, and numbers that nobody has."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+
+from core.mechanism.makers import MECHANISMS, WIDTH
+from federation.simulate.test_uneven import Flat
+from plans import flat_plan
+from quietbit import Ball, Gaussian, Norm, Uplink
+from quietbit.errors import InvalidPayload
+from quietbit.federation.simulate import Training, simulate
+from quietbit.kernel.rng import seeded_rng
+from quietbit.wire.uplink import effective, weight_of
+
+
+@pytest.mark.parametrize(
+    "name", ["imvu one bit l2", "gaussian", "vmvu seed", "vmvu shared rows", "watched gaussian"]
+)
+def test_a_weighted_mean_is_that_of_the_decoded_releases(name: str) -> None:
+    uplink, rng = Uplink(MECHANISMS[name]), seeded_rng(4)
+    payloads, weights = (
+        [uplink.send(np.ones(WIDTH), rng) for _ in range(40)],
+        [1.0, 0.5, 0.25, 1.0] * 10,
+    )
+    found = uplink.aggregator()
+    for payload, weight in zip(payloads, weights, strict=True):
+        found.add(payload, weight)
+    single = np.stack([uplink.receive([payload]) for payload in payloads])
+    np.testing.assert_allclose(found.mean(), np.average(single, axis=0, weights=weights), atol=1e-6)
+    assert found.weight == sum(weights)
+
+
+def test_equal_weights_are_the_plain_mean_to_the_last_bit() -> None:
+    uplink = Uplink(MECHANISMS["vmvu seed"])
+    payloads = [uplink.send(np.ones(WIDTH), seeded_rng(one)) for one in range(20)]
+    found = uplink.aggregator()
+    for payload in payloads:
+        found.add(payload, 0.5)
+    np.testing.assert_array_equal(found.mean(), uplink.receive(payloads))
+
+
+def test_noise_is_that_of_the_effective_cohort() -> None:
+    """Over 400 coordinates the ratio of variances is within a quarter: 3.5 deviations."""
+    uplink = Uplink(Gaussian(Ball(Norm.L2, 1.0, 400), 2.0))
+    weights = [weight_of(size, 100) for size in (*([100] * 5), *([3] * 60))]
+    found = uplink.aggregator()
+    for place, weight in enumerate(weights):
+        found.add(uplink.send(np.zeros(400), seeded_rng(place)), weight)
+    many = effective(weights)
+    assert 5 < many < 12  # and not 65
+    assert np.mean(np.square(found.mean())) * many / 4.0 == pytest.approx(1.0, abs=0.25)
+
+
+def test_weights_are_public_numbers_within_bounds() -> None:
+    for examples in (1, 7, 80, 999, 1000):
+        assert weight_of(examples, 1000) == pytest.approx(max(examples / 1000, 2**-10), rel=0.1)
+    assert weight_of(10**12, 1000) == 1.0  # whoever exaggerates counts as the largest
+    assert weight_of(math.inf, None) == 1.0
+    wrong: list[Any] = [None, 0, -5, 0.5, math.nan, math.inf, "many"]
+    for one in wrong:
+        with pytest.raises(InvalidPayload, match="number of examples"):
+            weight_of(one, 1000)
+
+
+def test_a_simulation_weights_by_sizes_and_says_what_to_expect() -> None:
+    problem = Flat(400)
+    problem.sizes = np.where(np.arange(400) < 40, 1000, 10)
+    given: dict[str, Any] = {
+        "clip": 1.0,
+        "adjacency": "zero-out",
+        "rng": "seeded",
+        "seed": 3,
+        "noise_multiplier": 0.5,
+    }
+    runs = [
+        simulate(
+            problem,
+            flat_plan("gaussian", cohort=100, most_examples=most, **given),
+            Training(lr=0.1, rounds=4),
+        )
+        for most in (None, 1000)
+    ]
+    plain, weighted = (run.expected for run in runs)
+    assert plain is not None
+    assert weighted is not None
+    assert weighted.noise > 2 * plain.noise
+    assert runs[0].guarantee == runs[1].guarantee  # multiplying what was released costs nothing

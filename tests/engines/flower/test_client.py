@@ -1,0 +1,631 @@
+"""The mod: one release per answer and nothing beside it; a ledger that is written first; reasons to
+decline.
+"""
+
+import asyncio
+import importlib
+import logging
+import os
+import pickle
+import shutil
+import sys
+import threading
+import warnings
+
+import numpy as np
+import pytest
+
+pytest.importorskip("flwr", reason="needs the flower extra")
+from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, MetricRecord, RecordDict
+from flwr.clientapp import ClientApp
+from flwr.simulation.ray_transport.ray_actor import VirtualClientEngineActor
+
+from engines.flower.kit import (
+    CONFIG,
+    DIMENSION,
+    RUN,
+    SIMULATED,
+    SIMULATED_MOD,
+    app,
+    as_actor,
+    be_the_server,
+    context,
+    gated,
+    ledger,
+    model,
+    simulated,
+    trained,
+)
+from federation.node.makers import books, write_policy
+from quietbit import Plan
+from quietbit.errors import InvalidParameter
+from quietbit.federation.request import request_record
+from quietbit.flower import PrivateClientApp, SeededRngWarning, Simulation
+from quietbit.flower import client as client_module
+from quietbit.kernel.client_rng import seeded_client_rng
+from quietbit.node.budget import account_of
+from quietbit.node.gate import LocalGate
+from quietbit.node.gatekeeper import Gatekeeper
+from quietbit.node.ledger import FileLedger
+from quietbit.node.policy import Policy
+from quietbit.node.request import Framed
+from quietbit.target import Adjacency, Target
+from quietbit.wire.uplink import Uplink
+
+SETTINGS = Plan.from_run_config(CONFIG)
+MECHANISM = SETTINGS.mechanism_for(DIMENSION)
+SHIFT = np.linspace(-0.2, 0.3, DIMENSION)
+pytestmark = pytest.mark.filterwarnings("ignore::quietbit.flower.SeededRngWarning")
+
+
+def request(number=1, node=11, kind="train", mechanism=MECHANISM, run=RUN, arrays=None):
+    be_the_server(run)
+    content = RecordDict({"arrays": arrays or model(), "config": ConfigRecord({"lr": 0.1})})
+    content["quietbit"] = ConfigRecord(request_record(number, mechanism))
+    message = Message(content, node, kind)
+    message.metadata.__dict__["_message_id"] = f"request-{number}"
+    return message
+
+
+def reason(reply, begins="quietbit: "):
+    assert reply.has_error()
+    assert not reply.has_content()
+    assert reply.error.reason.startswith(begins)
+    assert "\n" not in reply.error.reason
+    return reply.error.reason
+
+
+def never(*_):
+    raise AssertionError("the app must not be called")
+
+
+def test_an_answer_is_one_release_and_nothing_else():
+    place = context(11, partition=2)
+    reply = SIMULATED(request(3), place, app(SHIFT))
+    assert list(reply.content) == ["quietbit"]
+    assert list(reply.content["quietbit"]) == ["release"]
+    release = Framed.from_bytes(reply.content["quietbit"]["release"])
+    assert (release.run, release.round, release.node) == (RUN, 3, 11)
+    assert reply.metadata.reply_to_message_id == "request-3"
+    expected = Uplink(MECHANISM).send([SHIFT], seeded_client_rng(7)(2, 2))
+    assert bytes(release.payload) == expected
+    assert b"Ada" not in reply.content["quietbit"]["release"]
+
+
+def test_the_order_of_the_apps_arrays_does_not_matter():
+    def shuffled(message, _):
+        reply = trained(message, SHIFT)
+        record = reply.content["arrays"]
+        reply.content["arrays"] = ArrayRecord({name: record[name] for name in sorted(record)})
+        message.content["arrays"].clear()  # an app may eat what it was given
+        return reply
+
+    replies = [SIMULATED(request(), context(11), call) for call in (app(SHIFT), shuffled)]
+    assert replies[0].content["quietbit"] == replies[1].content["quietbit"]
+
+
+def test_the_ledger_is_written_before_the_app_is_called_and_a_word_is_drawn(monkeypatch):
+    place, seen = context(11), []
+    plain = Uplink.send
+
+    def send(self, *args):
+        seen.append(("drawn", ledger(place).releases))
+        return plain(self, *args)
+
+    def watched(message, _):
+        seen.append(("called", ledger(place).releases))
+        return trained(message, SHIFT)
+
+    monkeypatch.setattr(Uplink, "send", send)
+    for number in (1, 2):
+        assert SIMULATED(request(number), place, watched).has_content()
+    assert seen == [("called", 1), ("drawn", 1), ("called", 2), ("drawn", 2)]
+
+
+def fails(*_):
+    raise ValueError("label 7 of patient Ada")
+
+
+def leaves(*_):
+    sys.exit("patient Ada")
+
+
+def says(message, _):
+    return Message(Error(1, "patient Ada"), reply_to=message)
+
+
+def panics(*_):
+    raise type("PanicException", (BaseException,), {})(
+        "label 7 of patient Ada"
+    )  # as native code in Rust does
+
+
+def is_cancelled(*_):
+    raise asyncio.CancelledError
+
+
+def forgets(*_):
+    return None
+
+
+def other(message, _):
+    return Message(RecordDict({"arrays": ArrayRecord({"w": Array(np.zeros(3))})}), reply_to=message)
+
+
+def nothing(message, _):
+    return Message(RecordDict(), reply_to=message)
+
+
+def two_models(message, _):
+    return Message(RecordDict({"arrays": model(), "more": model()}), reply_to=message)
+
+
+def garbled(message, _):
+    arrays = dict(model())
+    old = arrays["weight"]
+    arrays["weight"] = Array(
+        dtype=old.dtype, shape=old.shape, stype=old.stype, data=b"PK\x03\x04 is no archive"
+    )
+    return Message(RecordDict({"arrays": ArrayRecord(arrays)}), reply_to=message)
+
+
+FAILURES = {
+    "raises": fails,
+    "leaves": leaves,
+    "panics": panics,
+    "cancelled": is_cancelled,
+    "an error": says,
+    "None": forgets,
+    "other arrays": other,
+    "nothing": nothing,
+    "two models": two_models,
+    "garbled": garbled,
+    "NaN": app(np.full(DIMENSION, np.nan)),
+    "one NaN": app(np.where(np.arange(DIMENSION) == 3, np.nan, SHIFT)),
+    "infinite": app(np.full(DIMENSION, np.inf)),
+}
+
+
+@pytest.mark.parametrize("what", FAILURES)
+def test_failing_cannot_be_told_from_an_update_of_zero(what, tmp_path):
+    """The same records, the same size, the same ledger: to the last bit what an app gives that
+    learns nothing.
+
+    Whoever simulates nodes owns them all, and is told which apps crashed or trained to a NaN.
+    """
+    replies, held = [], []
+    for folder, work in (("failing", FAILURES[what]), ("still", app(np.zeros(DIMENSION)))):
+        (tmp_path / folder).mkdir()
+        own = owned(tmp_path / folder, response_seconds=0.0)
+        replies.append(SIMULATED(request(3), context(11, partition=2, **own), work))
+        held.append(books(tmp_path / folder).count)
+    assert replies[0].content == replies[1].content
+    assert not replies[0].has_error()
+    assert held[0] == held[1]
+    place = context(11, partition=2)
+    told = SIMULATED(request(3), place, FAILURES[what]).content
+    usual = SIMULATED(request(3), context(11, partition=2), app(np.zeros(DIMENSION))).content
+    assert told["quietbit"] == usual["quietbit"]
+    assert "quietbit.crashed" in told
+    assert ledger(place).releases == 1
+
+
+def test_a_simulation_needs_no_policy_and_says_once_which_rules_hold(caplog):
+    client_module._say_simulated.cache_clear()
+    with caplog.at_level(logging.INFO):
+        for node in (11, 12):
+            assert simulated(gated())(request(), context(node), app(SHIFT)).has_content()
+    assert caplog.text.count("simulated nodes have no owner") == 1
+    assert "quietbit node init" in caplog.text
+
+
+def test_a_server_that_chooses_weights_to_overflow_learns_nothing():
+    """The attack that read a training image bit by bit: whether a step overflows depended on a
+    pixel.
+    """
+
+    def step(pixel):
+        return app(np.full(DIMENSION, np.inf if pixel else 1e300))
+
+    replies = [SIMULATED(request(1), context(11), step(pixel)) for pixel in (True, False)]
+    assert [reply.has_error() for reply in replies] == [False, False]
+    sizes = {len(reply.content["quietbit"]["release"]) for reply in replies}
+    assert len(sizes) == 1
+
+
+def owned(folder, **changes):
+    """The node config of a node with a policy."""
+    return {"quietbit_policy": write_policy(folder, **{"seed": 7, "epsilon": 1e4} | changes)}
+
+
+def test_without_a_policy_nothing_is_released():
+    said = reason(gated()(request(), context(11), never))
+    assert "releases nothing without one" in said
+    assert "quietbit node init" in said
+
+
+@pytest.mark.parametrize(
+    "name", ["flwr-clientapp", "flwr-simulation", "default_worker.py", "", "python"]
+)
+def test_a_simulations_rules_hold_where_flowers_simulation_is_the_host_and_nowhere_else(
+    monkeypatch, name
+):
+    """A SuperNode may start its apps under any name: by `python -m`, from a container, by another
+    runtime.
+    """
+    monkeypatch.setattr(sys, "argv", [name])
+    assert "releases nothing without one" in reason(SIMULATED_MOD(request(), context(11), never))
+    assert SIMULATED(request(), context(11), app(SHIFT)).has_content()
+
+
+def test_the_nodes_policy_goes_before_a_simulations_rules(tmp_path):
+    own = owned(tmp_path, mechanisms=("gaussian",))
+    assert "(mechanisms)" in reason(SIMULATED(request(), context(11, **own), never))
+
+
+@pytest.mark.parametrize(
+    "own",
+    [
+        {"quietbit_epsilom": 1.0},
+        {"quietbit_epsilon": 1.0},
+        {"quietbit_ledger": "/x"},
+        {"quietbit_seed": 1},
+        {"quietbit_policy": 3},
+        {"quietbit_policy": "policy.toml"},
+        {"quietbit_policy": "/nowhere/policy.toml"},
+        {"quietbit_policy": "/x", "quietbit_gatekeeper": "/y"},
+        {"quietbit_gatekeeper": "gate"},
+        {"Quietbit_policy": "/x"},
+        {"quietbit_gatekeeper": "/nowhere/gate"},
+    ],
+)
+def test_a_node_config_with_a_mistake_releases_nothing_and_tells_nobody_what_is_in_it(own):
+    said = reason(SIMULATED(request(), context(11, **own), never))
+    assert "its owner's log says why" in said
+    assert not any(str(value) in said for value in own.values())
+
+
+def test_a_cap_of_the_node_is_not_raised_by_the_run(tmp_path):
+    own = owned(tmp_path, epsilon=8.0)
+    mod, answers = gated(), 0
+    for run in range(
+        10, 40
+    ):  # every run is a new one, with a new context and a budget of a million
+        config = CONFIG | {
+            "quietbit.epsilon": 1e6,
+            "quietbit.mechanism.design-epsilon": 0.5 + run / 100,
+        }
+        del config["quietbit.releases"]
+        mechanism = Plan.from_run_config(config).mechanism_for(DIMENSION)
+        place = context(11, config=config, run=run, **own)
+        reply = mod(request(1, mechanism=mechanism, run=run), place, app(SHIFT))
+        answers += reply.has_content()
+    assert 0 < answers < 30
+    assert reason(reply).startswith("quietbit: budget-spent: ")
+    cap = Target(8.0, 1e-5, Adjacency.REPLACE_ONE)
+    assert books(tmp_path).releases == answers
+    assert account_of(books(tmp_path), cap, 0).epsilon() <= 8.0
+
+
+def test_restarts_and_new_runs_go_on_with_the_file(tmp_path):
+    own = owned(tmp_path, releases=4)
+    for run in (1, 2, 3, 4):
+        assert gated()(request(run=run), context(run, run=run, **own), app(SHIFT)).has_content()
+    assert "budget-spent: " in reason(gated()(request(run=5), context(5, run=5, **own), never))
+    os.truncate(tmp_path / "ledger", 30)
+    said = reason(gated()(request(run=6), context(6, run=6, **own), never))
+    assert said == "quietbit: unusable: This node cannot answer; its owner's log says why."
+
+
+def test_a_ledger_and_counter_that_go_back_within_a_run_are_noticed(tmp_path):
+    own = owned(tmp_path)
+    place = context(11, **own)
+    shutil.copytree(tmp_path, tmp_path / "copy")
+    assert gated()(request(1), place, app(SHIFT)).has_content()
+    for name in ("ledger", "counter"):
+        shutil.copy(tmp_path / "copy" / name, tmp_path / name)
+    assert "its owner's log says why" in reason(gated()(request(2), place, never))
+
+
+def test_a_release_that_is_noted_and_cannot_be_made_says_so(monkeypatch):
+    def broken(*_):
+        raise MemoryError
+
+    monkeypatch.setattr(Uplink, "send", broken)
+    place = context(11)
+    reason(SIMULATED(request(), place, app(SHIFT)), "quietbit, answered before: ")
+    assert ledger(place).releases == 1
+
+
+def test_the_gatekeeper_gives_the_release_of_the_process(tmp_path):
+    """The same request through the socket and without: the same bytes, and the same line in the
+    ledger.
+    """
+    replies = []
+    for way in ("policy", "gatekeeper"):
+        folder = tmp_path / way
+        folder.mkdir()
+        own = owned(folder)
+        if way == "gatekeeper":
+            policy = Policy.load(own.pop("quietbit_policy"))
+            gate = Gatekeeper(
+                LocalGate(policy, FileLedger(policy.ledger, policy.counter), {}), folder / "gate"
+            )
+            thread = threading.Thread(target=gate.serve)
+            thread.start()
+            own = {"quietbit_gatekeeper": str(folder / "gate")}
+        place = context(11, partition=2, **own)
+        replies.append(
+            [
+                gated()(request(number), place, call)
+                for number, call in ((1, app(SHIFT)), (2, fails))
+            ]
+        )
+        assert "answered-before: " in reason(
+            gated()(request(2), place, never), "quietbit, answered before: "
+        )
+        assert books(folder).releases == 2
+    gate.stop()
+    thread.join()
+    for one, two in zip(*replies, strict=True):
+        assert one.content == two.content
+
+
+def test_a_server_with_other_mechanisms_is_priced_not_believed(tmp_path):
+    """The run says clip 1 and four releases; the server asks for something else: the node prices
+    what is asked.
+    """
+    loud = Plan.from_run_config(CONFIG | {"quietbit.releases": 1}).mechanism_for(DIMENSION)
+    place = context(11)
+    assert SIMULATED(request(1, mechanism=loud), place, app(SHIFT)).has_content()
+    assert "budget-spent: " in reason(SIMULATED(request(2, mechanism=loud), place, never))
+    wide = Plan.from_run_config(CONFIG | {"quietbit.clip": 3.0}).mechanism_for(DIMENSION)
+    assert "so large a clip" in reason(
+        gated()(request(mechanism=wide), context(11, **owned(tmp_path)), never)
+    )
+
+
+def test_requests_that_are_none_are_declined_before_training():
+    wider = SETTINGS.mechanism_for(DIMENSION + 1)
+    assert "number of trainable parameters must be 43" in reason(
+        SIMULATED(request(mechanism=wider), context(11), never)
+    )
+    plain = request()
+    del plain.content["quietbit"]
+    assert "in a PrivateStrategy" in reason(SIMULATED(plain, context(11), never))
+    assert "quietbit.mechanism, quietbit.clip, quietbit.adjacency must be given" in reason(
+        SIMULATED(request(), context(11, config={}), never)
+    )
+    for key in ("quietbit.epsilom", "quietbit.words", "quietbit.mode"):
+        config = CONFIG | {key: "seeded"}
+        assert "run-config key must be" in reason(
+            SIMULATED(request(), context(11, config=config), never)
+        )
+    two = request()
+    two.content["more"] = model(1)
+    assert "number of ArrayRecords" in reason(SIMULATED(two, context(11), never))
+    arrays = model()
+    arrays["bias"] = Array(np.full(7, np.nan, dtype=np.float32))
+    assert "NaN" in reason(SIMULATED(request(arrays=arrays), context(11), never))
+
+
+@pytest.mark.parametrize("kind", ["evaluate", "evaluate.mine", "query"])
+@pytest.mark.parametrize("call", [app(SHIFT), fails, leaves, says, forgets, nothing])
+def test_evaluations_and_queries_are_answered_with_a_constant(kind, call):
+    for mod, place in (
+        (SIMULATED, context(11)),
+        (gated(), context(11)),
+        (SIMULATED, context(11, quietbit_x=1)),
+    ):
+        reply = mod(request(kind=kind), place, call)
+        assert not reply.has_error()
+        assert dict(reply.content) == {}
+
+
+def test_where_nothing_can_leave_the_app_is_not_asked():
+    assert dict(SIMULATED(request(kind="evaluate"), context(11), never).content) == {}
+
+
+class Torn(MetricRecord):
+    """Metrics that end the process of whoever looks at them."""
+
+    def keys(self):
+        raise SystemExit("label 7 of patient Ada")
+
+
+class Mixed(MetricRecord):
+    """Metrics whose names cannot be put in order."""
+
+    def keys(self):
+        return {1, "train_loss", "patient"}
+
+
+def mixed(message, _):
+    return Message(RecordDict({"metrics": Mixed({"train_loss": 0.5})}), reply_to=message)
+
+
+def torn(message, _):
+    return Message(RecordDict({"metrics": Torn({"train_loss": 0.5})}), reply_to=message)
+
+
+@pytest.mark.parametrize("kind", ["train", "evaluate", "query"])
+def test_a_metric_that_the_owner_names_is_one_number_whatever_happens(kind, tmp_path):
+    own = owned(tmp_path, metrics=["train_loss"])
+    place, found = context(11, config=CONFIG | {"quietbit.epsilon": 1e3}, **own), []
+    listed = app(SHIFT, {"train_loss": [0.5, 1.5]})
+    wild = app(SHIFT, {"train_loss": float("nan"), "num-examples": 3})
+    huge = app(SHIFT, {"train_loss": 10**400})
+    for number, call in enumerate((app(SHIFT), fails, listed, wild, nothing, huge, torn, mixed), 1):
+        reply = gated()(request(number, kind=kind), place, call)
+        found.append({name: dict(record) for name, record in reply.content.metric_records.items()})
+        assert set(reply.content) == {"quietbit-metrics"} | (
+            {"quietbit"} if kind == "train" else set()
+        )
+    assert found == [
+        {"quietbit-metrics": {"train_loss": value}}
+        for value in (0.25, 0.0, 0.0, 0.0, 0.0, 0.0, 0.5, 0.5)
+    ]
+
+
+def test_rules_of_a_simulation_are_what_they_say():
+    with pytest.raises(InvalidParameter, match="a Simulation"):
+        gated(simulation=7)
+    mod = simulated(gated(simulation=Simulation(seed=7, metrics=("train_loss",))))
+    reply = mod(request(), context(11), app(SHIFT))
+    assert sorted(reply.content) == ["quietbit", "quietbit-metrics"]
+    assert reply.content["quietbit-metrics"] == MetricRecord({"train_loss": 0.25})
+
+
+def test_seeded_randomness_warns_and_the_systems_differs():
+    with pytest.warns(SeededRngWarning):
+        SIMULATED(request(), context(11), app(SHIFT))
+    mod = simulated(gated(simulation=Simulation()))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        replies = [mod(request(), context(11), app(SHIFT)) for _ in range(3)]
+    assert len({reply.content["quietbit"]["release"] for reply in replies}) == 3
+
+
+def test_it_is_a_client_app_and_travels():
+    private = PrivateClientApp(simulation=Simulation(seed=7))
+    client = pickle.loads(pickle.dumps(private))  # noqa: S301
+
+    @client.train()
+    def train(message, context):
+        return trained(message, SHIFT)
+
+    @client.evaluate()
+    def evaluate(message, context):
+        return trained(message, SHIFT)
+
+    place = context(11)
+    with as_actor():
+        reply = VirtualClientEngineActor().run(lambda: client, request(kind="train"), "0", place)[1]
+    assert reply.content == SIMULATED(request(), context(11), app(SHIFT)).content
+    assert dict(client(request(kind="evaluate"), place).content) == {}
+
+
+@pytest.mark.parametrize("data", [b"PK\x03\x04 is no archive", b"\x93NUMPY\x01\x00\x02\x00{("])
+def test_arrays_that_numpy_chokes_on_are_an_error_reply_and_nothing_is_raised(data):
+    """Flower would send an exception's text to the server, and its simulation would forget the
+    state.
+    """
+    arrays = dict(model())
+    old = arrays["weight"]
+    arrays["weight"] = Array(dtype=old.dtype, shape=old.shape, stype=old.stype, data=data)
+    place = context(11)
+    reply = SIMULATED(
+        request(arrays=ArrayRecord(arrays)),
+        place,
+        lambda message, _: Message(RecordDict({"arrays": model()}), reply_to=message),
+    )
+    assert "array 'weight' must be readable" in reason(reply)
+    assert "quietbit" not in place.state
+
+
+def spans(context):
+    yield
+
+
+def test_a_lifespan_runs_inside_the_gate(tmp_path):
+    """It ran outside every mod: Flower sent the text of its exception to the server, and no ledger
+    knew.
+    """
+
+    def spans(context):
+        raise ValueError("record of patient 4711")
+        yield
+
+    client = PrivateClientApp()
+    client.lifespan()(spans)
+    client.train()(app(SHIFT))
+    client.evaluate()(app(SHIFT))
+    owned = context(11, quietbit_policy=write_policy(tmp_path, epsilon=100.0))
+    reply = client(request(), owned)
+    assert set(reply.content) == {"quietbit"}  # a release of zero, which is noted
+    assert books(tmp_path).releases == 1
+    reply = client(request(kind="evaluate"), owned)
+    assert reply.has_content()
+    assert not reply.content
+
+
+def adds(message, place, call_next):
+    """A mod of somebody else's: it sends more than it was given."""
+    reply = call_next(message, place)
+    reply.content["leak"] = ConfigRecord({"x": [417.25]})
+    reply.content["more"] = MetricRecord({"secret": 417.25})
+    return reply
+
+
+@pytest.mark.parametrize("kind", ["train", "evaluate", "query"])
+def test_every_mod_and_function_is_inside_the_gate(kind):
+    """Behind another mod, among a function's mods, or missing on evaluate, raw arrays left."""
+    private = PrivateClientApp(mods=[adds], simulation=Simulation(seed=7))
+    getattr(private, kind)(mods=[adds])(app(SHIFT))
+
+    def call(message, place):
+        return private(message=message, context=place)
+
+    with as_actor():
+        reply = call(request(kind=kind), context(11))
+    assert set(reply.content) == ({"quietbit"} if kind == "train" else set())
+
+
+@pytest.mark.parametrize("kind", ["evaluate", "query"])
+def test_what_no_function_answers_is_answered_with_a_constant(kind, tmp_path, caplog):
+    """Flower raised, logged a traceback per node and round, and sent its text."""
+    private = PrivateClientApp()
+    private.train()(app(SHIFT))
+    owned = context(11, quietbit_policy=write_policy(tmp_path, epsilon=100.0))
+    with as_actor():
+        replies = [private(request(kind=kind), place) for place in (context(11), owned)]
+    assert [dict(reply.content) for reply in replies] == [{}, {}]
+    assert "Traceback" not in caplog.text
+
+
+def test_a_gate_stands_in_no_other_gate_and_is_no_mod():
+    """Twice, an update of 0.1 arrived as 0.001."""
+    inner = PrivateClientApp()
+    with pytest.raises(InvalidParameter, match="cannot stand inside another"):
+        PrivateClientApp(mods=[inner])
+    with pytest.raises(InvalidParameter, match="cannot stand inside another"):
+        PrivateClientApp().train()(inner)
+    with pytest.raises(InvalidParameter, match="cannot stand inside another"):
+        PrivateClientApp().evaluate(mods=[inner])
+    with pytest.raises(TypeError, match="cannot be subclassed"):
+        type("Mine", (PrivateClientApp,), {})
+
+
+def test_a_gate_among_the_mods_of_another_app_answers_nothing_and_says_why(tmp_path, caplog):
+    plain = ClientApp(mods=[PrivateClientApp()])
+    plain.train()(app(SHIFT))
+    place = context(11, quietbit_policy=write_policy(tmp_path, epsilon=100.0))
+    reply = plain(request(), place)
+    assert reply.has_error()
+    assert books(tmp_path).releases == 0
+    assert "PrivateClientApp is an app, not a mod" in caplog.text
+
+
+def test_the_name_that_it_had_is_refused_with_the_new_one():
+    with pytest.raises(ImportError, match=r"PrivateUplink is now PrivateClientApp: write app = "):
+        importlib.import_module("quietbit.flower").PrivateUplink  # noqa: B018
+
+
+def test_ctrl_c_is_the_owners():
+    def stops(*_):
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        SIMULATED(request(), context(11), stops)
+
+
+def test_what_an_app_writes_into_its_context_stays_but_for_our_records():
+    def writes(message, own):
+        own.state["mine"] = ConfigRecord({"x": 1})
+        own.state["quietbit"] = ConfigRecord({"ledger": ""})
+        return trained(message, SHIFT)
+
+    place = context(11)
+    assert SIMULATED(request(), place, writes).has_content()
+    assert place.state["mine"] == ConfigRecord({"x": 1})
+    assert ledger(place).releases == 1

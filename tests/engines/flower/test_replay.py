@@ -1,0 +1,465 @@
+"""Replayed rounds in Flower: nodes follow the server bit for bit, whoever drops out, restarts,
+joins late or lies.
+"""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+
+pytest.importorskip("flwr", reason="needs the flower extra")
+from flwr.app import Array, ArrayRecord, ConfigRecord, Context, RecordDict
+from flwr.serverapp.strategy import FedAdam, FedAvg, FedAvgM
+
+from engines.flower import secure_kit
+from engines.flower.kit import (
+    RUN,
+    HandGrid,
+    be_the_server,
+    context,
+    gated,
+    ledger,
+    simulated,
+    trained,
+)
+from federation.node.makers import write_policy
+from quietbit.errors import InvalidParameter
+from quietbit.federation.messages import MODEL, SPEED
+from quietbit.federation.request import request_record
+from quietbit.flower import PrivateStrategy, Simulation
+from quietbit.node.refusal import Reason, Refusal
+from quietbit.node.request import run_name
+from quietbit.node.stores import MOST_RUNS, ModelFolder
+from quietbit.wire.downlink import HEAD
+
+SIZE = 20_000
+CONFIG = {
+    "quietbit.mechanism": "vmvu",
+    "quietbit.clip": 1.0,
+    "quietbit.epsilon": 1000.0,
+    "quietbit.adjacency": "zero-out",
+    "quietbit.mechanism.design-epsilon": 2.0,
+    "quietbit.mechanism.keep": 64,
+    "quietbit.replay": True,
+    "quietbit.local-arrays": "counter",
+}
+MOD = simulated(gated(simulation=Simulation(seed=7)))
+pytestmark = pytest.mark.filterwarnings("ignore::quietbit.flower.SeededRngWarning")
+
+
+def start(_: Context | None = None, kind=np.float32) -> ArrayRecord:
+    rng = np.random.default_rng(5)
+    return ArrayRecord(
+        {
+            "weight": Array(rng.normal(size=(SIZE // 100, 99)).astype(kind)),
+            "counter": Array(np.array(7, dtype=np.int64)),
+            "bias": Array(rng.normal(size=SIZE // 100).astype(kind)),
+        }
+    )
+
+
+class Federation:
+    """A server and nodes whose models the test sees; `play` is one round."""
+
+    def __init__(self, nodes=(11, 12, 13), inner=None, mod=MOD, more=(), **node_config):
+        be_the_server()
+        self.config = {
+            key: value for key, value in (CONFIG | dict(more)).items() if value is not None
+        }
+        self.strategy = PrivateStrategy(
+            inner or FedAvg(min_train_nodes=1, min_available_nodes=1), self.config
+        )
+        self.arrays, self.mod, self.number, self.node_config = start(), mod, 0, node_config
+        self.contexts, self.seen, self.sizes, self.full = {}, {}, {}, {}
+        for node in nodes:
+            self.join(node)
+
+    def join(self, node):
+        self.contexts[node] = context(
+            node, node, self.config, **self.node_config.get(str(node), {})
+        )
+
+    def play(self, among=None, lost=(), silent=(), change=None):
+        """One round with these nodes: of those ``lost`` no reply arrives, and those ``silent`` hear
+        nothing.
+        """
+        self.number += 1
+        asked = HandGrid(self.contexts if among is None else among)
+        messages = list(
+            self.strategy.configure_train(self.number, self.arrays, ConfigRecord(), asked)
+        )
+        replies = []
+        for message in messages:
+            node = message.metadata.dst_node_id
+            self.full[node] = bool(message.content.array_records)
+            if node in silent:
+                continue
+            if change is not None:
+                change(message)
+            reply = self.mod(message, self.contexts[node], self._app(node))
+            if node not in lost:
+                replies.append(reply)
+        self.arrays, metrics = self.strategy.aggregate_train(self.number, replies)
+        return replies, metrics
+
+    def _app(self, node):
+        def train(message, _):
+            self.seen[node] = message.content["arrays"]
+            assert {MODEL, SPEED}.isdisjoint(message.content)
+            return trained(
+                message, np.random.default_rng([node, self.number]).normal(size=SIZE + 1) / 200
+            )
+
+        return train
+
+    @property
+    def last(self):
+        return self.strategy.report().rounds[-1]
+
+
+def same(one, two):
+    return list(one) == list(two) and all(
+        one[name].numpy().tobytes() == two[name].numpy().tobytes()
+        and one[name].shape == two[name].shape
+        for name in one
+    )
+
+
+@pytest.mark.parametrize(
+    ("inner", "more"),
+    [
+        (FedAvg(), {}),
+        (FedAvg(), {"quietbit.replay.learning-rate": 0.5, "quietbit.replay.momentum": 0.9}),
+        (FedAvgM(server_learning_rate=0.5, server_momentum=0.9), {}),
+        (
+            FedAvg(),
+            {
+                "quietbit.mechanism.design-epsilon": None,
+                "quietbit.releases": 4,
+                "quietbit.scouts.every": 2,
+            },
+        ),
+    ],
+)
+def test_nodes_get_rounds_and_the_app_sees_the_whole_model(inner, more):
+    federation = Federation(inner=inner, more=more)
+    for number in range(1, 5):
+        before = federation.arrays
+        federation.play()
+        assert all(same(seen, before) for seen in federation.seen.values())
+        assert set(federation.full.values()) == {number == 1}
+        assert federation.last.answered + federation.last.scouted == 3
+    assert not same(federation.arrays, start())
+    assert federation.arrays["counter"].numpy() == 7
+    first, later = federation.strategy.report().rounds[0], federation.last
+    assert later.downlink < first.downlink / 10
+    assert later.resyncs == 0
+
+
+def test_the_step_is_the_inner_strategys():
+    """Replayed and full models move alike, to the rounding of single precision."""
+    moved = []
+    for replay in (True, False):
+        inner = FedAvgM(server_learning_rate=0.5, server_momentum=0.9)
+        federation = Federation(
+            inner=inner, more={"quietbit.replay": replay, "quietbit.mechanism.rows": "shared"}
+        )
+        for _ in range(4):
+            federation.play()
+        moved.append(federation.arrays["weight"].numpy())
+    assert np.allclose(
+        *moved, rtol=0, atol=2e-5 * np.abs(moved[0] - start()["weight"].numpy()).max()
+    )
+    assert not np.array_equal(moved[0], start()["weight"].numpy())
+
+
+@pytest.mark.parametrize("rounds", [25, pytest.param(100, marks=pytest.mark.long)])
+def test_dropouts_restarts_and_late_joiners_end_in_one_model(rounds):
+    federation = Federation(range(11, 17))
+    rng, resyncs, restarted = np.random.default_rng(3), 0, 0
+    for number in range(1, rounds + 1):
+        if number in (10, 17):
+            federation.join(100 + number)
+        known = list(federation.contexts)
+        asked = sorted(rng.choice(known, size=int(rng.integers(1, 4)), replace=False).tolist())
+        lost = [node for node in asked if rng.random() < 0.2]
+        silent = [node for node in asked if rng.random() < 0.1]
+        if rng.random() < 0.1:  # a node that starts anew has lost its model
+            node = int(rng.choice(known))
+            restarted += federation.contexts[node].state.pop(MODEL, None) is not None
+        federation.play(asked, lost, silent)
+        resyncs += federation.last.resyncs
+    assert 0 < resyncs <= restarted
+    sent = federation.arrays
+    for _ in range(2):
+        federation.seen.clear()
+        sent = federation.arrays
+        federation.play()
+    assert set(federation.seen) == set(federation.contexts)
+    assert all(same(seen, sent) for seen in federation.seen.values())
+
+
+def test_a_node_that_lost_its_model_says_so_spends_nothing_and_gets_it():
+    federation = Federation()
+    federation.play()
+    del federation.contexts[12].state[MODEL]
+    spent = ledger(federation.contexts[12]).releases
+    replies, metrics = federation.play()
+    said = [reply.error.reason for reply in replies if reply.has_error()]
+    assert said == [f"quietbit: {Refusal(Reason.NEEDS_MODEL).to_text()}"]
+    assert ledger(federation.contexts[12]).releases == spent
+    assert (federation.last.resyncs, federation.last.declined, metrics["quietbit-resyncs"]) == (
+        1,
+        1,
+        1,
+    )
+    federation.play()
+    assert federation.full == {11: False, 12: True, 13: False}
+    assert federation.last.answered == 3
+    federation.play()
+    assert not any(federation.full.values())
+
+
+def test_a_node_that_keeps_nothing_is_asked_twice_and_then_gets_the_model_always():
+    federation = Federation()
+    resyncs = []
+    for _ in range(8):
+        federation.play()
+        federation.contexts[13].state.pop(MODEL, None)
+        resyncs.append(federation.last.resyncs)
+    assert resyncs == [0, 1, 0, 1, 0, 0, 0, 0]
+
+
+def test_who_has_the_start_from_the_app_never_gets_the_model():
+    mod = simulated(gated(simulation=Simulation(seed=7), start=start))
+    federation = Federation(mod=mod, more={"quietbit.replay.start": "app"})
+    federation.play(among=[11, 12])
+    federation.play(among=[11, 12])
+    federation.play()
+    assert federation.full == {11: False, 12: False, 13: False}
+    assert federation.last.answered == 3
+    other = Federation(more={"quietbit.replay.start": "app"})  # and no app that has it
+    other.play()
+    assert other.last.resyncs == 3
+    other.play()
+    assert other.last.answered == 3
+
+
+def test_a_skipped_round_leaves_no_gap():
+    federation = Federation()
+    federation.play()
+    federation.play(lost=(11, 12, 13))
+    assert federation.last.skipped
+    for _ in range(2):
+        federation.play()
+        assert federation.last.answered == 3
+
+
+def test_another_model_put_in_place_goes_out_in_full():
+    federation = Federation()
+    federation.play()
+    federation.play()
+    federation.arrays = start()
+    federation.play()
+    assert all(federation.full.values())
+    federation.play()
+    assert not any(federation.full.values())
+    assert federation.last.answered == 3
+
+
+def test_other_strategies_and_other_types_keep_the_full_model_and_say_so_once(caplog):
+    federation = Federation(inner=FedAdam())
+    for _ in range(2):
+        federation.play()
+    assert all(federation.full.values())
+    assert caplog.text.count("nodes get the full model in every round") == 1
+    assert "FedAdam is not plain averaging" in caplog.text
+    caplog.clear()
+    half = Federation()
+    half.arrays = start(kind=np.float64)
+    for _ in range(2):
+        half.play()
+    assert all(half.full.values())
+    assert caplog.text.count("not everything that is learnt is float32") == 1
+    with pytest.raises(InvalidParameter) as refusal:
+        Federation(inner=FedAdam(), more={"quietbit.replay.learning-rate": 0.5})
+    assert refusal.value.name == "quietbit.replay.learning-rate"
+
+
+def put(message, **values):
+    message.content[MODEL] = ConfigRecord({**message.content[MODEL], **values})
+
+
+HOSTILE = {
+    "another digest": lambda m: put(m, digest=bytes(32)),
+    "a short digest": lambda m: put(m, digest=b"abc"),
+    "another round": lambda m: put(m, round=99),
+    "a negative round": lambda m: put(m, round=-1),
+    "another version": lambda m: put(m, version=2),
+    "text": lambda m: put(m, broadcasts=["abc"]),
+    "a torn broadcast": lambda m: put(m, broadcasts=[m.content[MODEL]["broadcasts"][0][:-1]]),
+    "twice as many numbers": lambda m: put(
+        m, broadcasts=[m.content[MODEL]["broadcasts"][0] + bytes(64 * 4)]
+    ),
+    "more than the model": lambda m: put(m, broadcasts=m.content[MODEL]["broadcasts"] * 1000),
+    "none": lambda m: put(m, broadcasts=[]),
+    "another number": lambda m: put(
+        m, broadcasts=[m.content[MODEL]["broadcasts"][0][:-1] + b"\x40"]
+    ),
+    "infinity": lambda m: put(
+        m, broadcasts=[m.content[MODEL]["broadcasts"][0][:-4] + b"\x00\x00\x80\x7f"]
+    ),
+    "fields": lambda m: m.content.__setitem__(MODEL, ConfigRecord({"round": 1})),
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_what_a_hostile_server_sends_is_declined_and_costs_nothing(name):
+    federation = Federation()
+    federation.play()
+    spent = {node: ledger(place).releases for node, place in federation.contexts.items()}
+    kept = {node: place.state[MODEL] for node, place in federation.contexts.items()}
+
+    def change(message):
+        message.content = RecordDict(dict(message.content))
+        HOSTILE[name](message)
+
+    federation.seen.clear()
+    replies, _ = federation.play(change=change)
+    assert all(
+        reply.has_error() and reply.error.reason.startswith("quietbit: ") for reply in replies
+    )
+    assert not federation.seen
+    assert {node: ledger(place).releases for node, place in federation.contexts.items()} == spent
+    assert {node: place.state[MODEL] for node, place in federation.contexts.items()} == kept
+    federation.play()
+    federation.play()
+    assert federation.last.answered == 3
+
+
+def test_rows_of_another_round_are_refused():
+    """A server that asks twice about the same rows in different rounds is refused, replay or
+    not.
+    """
+    federation = Federation()
+    federation.play()
+    first = federation.strategy.settings.mechanism_for(SIZE).for_round(run_name(RUN), 1)
+
+    def change(message):
+        message.content = RecordDict(dict(message.content))
+        message.content["quietbit"] = ConfigRecord(request_record(2, first))
+
+    replies, _ = federation.play(change=change)
+    assert all("mechanism must be" in reply.error.reason for reply in replies)
+
+
+def test_an_app_cannot_change_the_model_that_its_node_keeps():
+    federation = Federation()
+
+    def meddles(message, place):
+        place.state[MODEL] = ConfigRecord({"state": b""})
+        return trained(message, np.zeros(SIZE + 1))
+
+    federation._app = lambda node: meddles
+    for _ in range(3):
+        federation.play()
+        assert federation.last.answered == 3
+
+
+def test_a_real_node_keeps_its_model_where_its_policy_says(tmp_path):
+    folder, rules = tmp_path / "models", {"mechanisms": ("vmvu",), "epsilon": 1000.0}
+    for name in "ab":
+        (tmp_path / name).mkdir()
+    policy, other = (
+        write_policy(tmp_path / "a", models=str(folder), **rules),
+        write_policy(tmp_path / "b", **rules),
+    )
+    own = {"11": {"quietbit_policy": policy}, "12": {"quietbit_policy": other}}
+    federation = Federation((11, 12), mod=gated(), **own)
+    for number in range(1, 4):
+        before = federation.arrays
+        federation.play()
+        assert same(federation.seen[11], before)
+        assert federation.last.resyncs == (number == 2)
+        federation.join(11)  # a SuperNode that starts anew has no state
+    assert sorted(ModelFolder(folder)) == [f"{RUN}.layout", f"{RUN}.state"]
+
+
+def test_a_folder_keeps_the_models_of_the_last_runs(tmp_path):
+    folder = ModelFolder(tmp_path)
+    for run in range(MOST_RUNS + 2):
+        for name in ("layout", "state"):
+            folder[f"{run}.{name}"] = bytes(10)
+            os.utime(tmp_path / f"{run}.{name}.qbmodel", (run, run))
+    folder["5.state"] = bytes(10)
+    assert {name.partition(".")[0] for name in folder} == {
+        str(run) for run in range(2, MOST_RUNS + 2)
+    }
+    (tmp_path / ".5.state.qbmodel.torn").write_bytes(b"half")
+    folder["5.state"] = b"whole"
+    assert not list(tmp_path.glob(".*torn"))
+    assert folder["5.state"] == b"whole"
+
+
+SAVER = """
+import sys, numpy as np
+from pathlib import Path
+from quietbit.node.stores import ModelFolder
+folder, number = ModelFolder(Path(sys.argv[1])), 0
+print("ready", flush=True)
+while True:
+    number = (number + 1) % 256
+    folder["1.state"] = bytes([number]) * 3_000_000
+"""
+
+
+def test_kill_9_while_saving_leaves_a_whole_model(tmp_path):
+    for attempt in range(5):
+        with subprocess.Popen(
+            [sys.executable, "-c", SAVER, str(tmp_path)], stdout=subprocess.PIPE
+        ) as process:
+            process.stdout.readline()
+            time.sleep(0.05 + 0.07 * attempt)
+            process.send_signal(signal.SIGKILL)
+        found = ModelFolder(tmp_path).get("1.state")
+        assert found is None or (len(found) == 3_000_000 and len(set(found)) == 1)
+    assert found is not None
+    ModelFolder(tmp_path)["1.state"] = b"next"
+    assert len(list(tmp_path.iterdir())) == 1  # and no torn copies stay behind
+
+
+def test_a_broadcast_is_as_long_as_it_says():
+    federation, found = Federation(), []
+    federation.play()
+    federation.play(change=lambda message: found.append(message.content[MODEL]["broadcasts"]))
+    assert [[len(one) for one in broadcasts] for broadcasts in found] == [[HEAD.size + 64 * 4]] * 3
+
+
+@pytest.mark.parametrize(
+    "config", [secure_kit.CONFIG, pytest.param(secure_kit.ACTIVE, marks=pytest.mark.long)]
+)
+def test_masked_sums_are_replayed_too(config):
+    config = config | {"quietbit.mechanism.keep": 16, "quietbit.replay": True}
+    config["quietbit.epsilon"] = 20.0  # to calibrate sums to a small one takes seconds
+    room, seen = secure_kit.Room(config=config), {}
+    shown = room.carry
+
+    def carry(message, app_of=None):
+        def train(received, _):
+            seen[received.metadata.dst_node_id] = received.content["arrays"]
+            return trained(received, secure_kit.shift(received.metadata.dst_node_id))
+
+        return shown(message, train)
+
+    room.carry = carry
+    strategy, history = secure_kit.run(room, rounds=2, config=config)
+    assert [entry.answered for entry in strategy.report().rounds] == [6, 6]
+    assert len(seen) == 6
+    assert all(same(arrays, history[1]) for arrays in seen.values())
+    assert not same(history[2], history[1])
+    first, second = strategy.report().rounds
+    assert second.downlink < first.downlink

@@ -1,0 +1,366 @@
+"""Masked sums through mod and strategy: the plain sum of the same codes, whoever leaves when; or no
+sum at all.
+"""
+
+import json
+from itertools import combinations
+
+import numpy as np
+import pytest
+
+pytest.importorskip("flwr", reason="needs the flower extra")
+from flwr.app import ConfigRecord, Error, Message, RecordDict
+from flwr.serverapp.strategy import FedAvg, Krum
+
+from engines.flower.kit import CONFIG as LOCAL
+from engines.flower.kit import DIMENSION, RUN, app, ledger, model
+from engines.flower.secure_kit import (
+    CONFIG,
+    NODES,
+    SETTINGS,
+    SUM,
+    Room,
+    asking,
+    codes_of,
+    flat,
+    mechanism,
+    requests,
+    run,
+    shift,
+    stepped,
+)
+from quietbit.errors import InvalidParameter
+from quietbit.flower import PrivateStrategy
+from quietbit.node.budget import account_of
+from quietbit.node.request import Framed
+from quietbit.privacy.account import Account
+from quietbit.secagg.codec import decode, encode
+from quietbit.secagg.plan import masked_size
+from quietbit.target import Adjacency, Target
+from refusals import refuses
+
+pytestmark = pytest.mark.filterwarnings("ignore::quietbit.flower.SeededRngWarning")
+PATTERNS = [
+    {},
+    {"keys": [101]},
+    {"keys": [101, 106]},
+    {"shares": [104]},
+    {"vector": [103]},
+    {"vector": [101, 102]},
+    {"unmask": [105, 106]},
+    {"keys": [101], "vector": [106]},
+    {"shares": [104], "unmask": [102]},
+    {"keys": [102], "shares": [101]},
+    {"vector": [106], "unmask": [101]},
+]
+
+
+@pytest.mark.parametrize("pattern", PATTERNS, ids=str)
+def test_the_masked_sum_is_the_plain_sum_bit_for_bit(pattern):
+    room = Room({(step, node) for step, nodes in pattern.items() for node in nodes})
+    strategy, (before, after) = run(room)
+    stayed = [
+        n
+        for n in NODES
+        if all(n not in pattern.get(step, ()) for step in ("keys", "shares", "vector"))
+    ]
+    assert np.array_equal(flat(after), stepped(before, stayed))
+    (entry,) = strategy.report().rounds
+    assert (entry.asked, entry.answered, entry.skipped) == (6, len(stayed), False)
+    assert entry.steps[2:] == (len(stayed), len(stayed) - len(pattern.get("unmask", ())))
+
+
+def test_every_way_to_lose_two_of_six_vectors():
+    for lost in combinations(NODES, 2):
+        _, (before, after) = run(Room({("vector", node) for node in lost}))
+        assert np.array_equal(
+            flat(after), stepped(before, [node for node in NODES if node not in lost])
+        )
+
+
+@pytest.mark.parametrize("step", ["keys", "shares", "vector", "unmask"])
+def test_below_the_threshold_a_round_fails_closed_and_the_next_goes_on(step):
+    room = Room({(step, node) for node in NODES[:3]})
+    strategy, (before, after) = run(room)
+    assert after is None
+    (entry,) = strategy.report().rounds
+    assert entry.skipped
+    assert any("there is no sum: Only 3 clients" in reason for reason in entry.sentences())
+    following = {"keys": "shares", "shares": "vector", "vector": "unmask"}.get(step)
+    assert following not in room.steps()  # nobody is asked for anything more
+    room.gone = set()
+    replies = room.send_and_receive(strategy.configure_train(2, before, ConfigRecord({}), room))
+    found, _ = strategy.aggregate_train(2, replies)
+    assert np.array_equal(flat(found), stepped(before, NODES, 2))
+
+
+def test_codes_that_left_for_a_sum_that_was_not_made_are_counted():
+    room = Room({("vector", node) for node in NODES[:3]})
+    strategy, _ = run(room)
+    counts = {node.node: node.releases for node in strategy.report().nodes}
+    assert counts == dict.fromkeys(
+        NODES, 1
+    )  # the server cannot know who did not send and whose vector was lost
+    ledgers = {n: ledger(place) for n, place in room.contexts.items()}
+    assert {n: found.releases for n, found in ledgers.items()} == {
+        n: int(n not in NODES[:3]) for n in NODES
+    }
+
+
+def test_what_leaves_a_node_is_masked_and_as_wide_as_the_largest_sum():
+    room = Room()
+    strategy, _ = run(room)
+    for step, node, reply in room.seen:
+        if step != "vector":
+            assert {name: sorted(record) for name, record in reply.content.items()} == {
+                SUM: ["answer", "step"]
+            }
+            continue
+        assert {name: sorted(record) for name, record in reply.content.items()} == {
+            "quietbit": ["release"]
+        }
+        release = Framed.from_bytes(reply.content["quietbit"]["release"])
+        assert (
+            len(release.payload)
+            == masked_size(6, DIMENSION)
+            == 24 + (3 * (DIMENSION + 22) + 7) // 8
+        )
+        sent = np.unpackbits(np.frombuffer(release.payload[24:], np.uint8), bitorder="little")[
+            : 3 * DIMENSION
+        ]
+        values = sent.reshape(-1, 3) @ [1, 2, 4]
+        # 42 uniform values modulo 8 are all 0 or 1 with probability 4^-42.
+        assert values.max() > 1
+        assert not np.array_equal(values, codes_of(node))
+    assert strategy.report().rounds[0].uplink_payload == 6 * masked_size(6, DIMENSION)
+
+
+def test_ledger_and_report_name_the_trust_and_whom_they_count_on():
+    room = Room()
+    strategy, history = run(room, rounds=3)
+    two = Account(SETTINGS.target, "adaptive").spend(SETTINGS.release(mechanism()), 2).epsilon()
+    assert (mechanism().sum_privacy(3, Adjacency.ZERO_OUT) * 2).epsilon(1e-5) <= two
+    assert 3.99 < two <= 4.0
+    for place in room.contexts.values():
+        found = ledger(place)
+        assert [(honest, times) for (_, honest, _), times in found.counts().items()] == [(3, 2)]
+        assert account_of(found, SETTINGS.target, 3).epsilon() == two
+        local = Target(4.0, 1e-5, Adjacency.ZERO_OUT)
+        assert account_of(found, local, 3).epsilon() > two  # had the masks failed
+        assert SUM not in place.state  # the secrets are forgotten
+    assert (
+        history[3] is None
+    )  # a third sum would exceed the budget: every node says no before it sends a key
+    report = strategy.report()
+    assert report.rounds[2].steps == (0, 0, 0, 0)
+    assert report.rounds[2].declined == 6
+    assert "budget-spent: " in report.rounds[2].sentences()[0]
+    assert {node.releases for node in report.nodes} == {2}
+    values = json.loads(json.dumps(report.to_json()))
+    assert values == report.to_json()
+    assert (values["guarantee"]["trust"], values["guarantee"]["min_honest_clients"]) == (
+        "secure-aggregation",
+        3,
+    )
+    assert values["guarantee"]["epsilon_upper"] == two
+    assert values["settings"]["quietbit.masks.threshold"] == 4
+    assert str(report).splitlines()[-1].endswith("It counts on 3 honest clients in every sum.")
+
+
+def test_bytes_of_all_steps_are_counted():
+    room = Room()
+    strategy, _ = run(room)
+    (entry,) = strategy.report().rounds
+    data = sum(
+        len(value)
+        for _, _, reply in room.seen
+        for record in reply.content.config_records.values()
+        for value in record.values()
+        if isinstance(value, bytes)
+    )
+    # A map of CBOR has one byte of its own, one for a number below 24 and one or two for the length
+    # of its bytes.
+    assert data == 6 * (
+        3 * 32 + 1 + 5 * (3 + 80) + 24 + masked_size(6, DIMENSION) + 3 + 6 * (2 + 16)
+    )
+    assert data < entry.uplink < data + 4 * 6 * 600
+
+
+@pytest.mark.parametrize("count", [3, 8])
+def test_a_cohort_that_the_threshold_does_not_fit_is_skipped(count):
+    room = Room(nodes=list(range(1, count + 1)))
+    strategy, (_, after) = run(room)
+    assert after is None
+    assert not room.seen
+    (entry,) = strategy.report().rounds
+    assert entry.skipped
+    assert "threshold" in entry.sentences()[0]
+
+
+def test_an_app_that_fails_is_a_vector_like_any_other():
+    room = Room()
+    strategy, messages = requests(room)
+
+    def broken(message, _):
+        raise ValueError("private numbers: 1.23")
+
+    nan, still = app(np.full(DIMENSION, np.nan)), app(np.zeros(DIMENSION))
+    replies = [
+        room.carry(message, call) for message, call in zip(messages, (broken, nan), strict=False)
+    ]
+    replies += [room.carry(message) for message in messages[2:]]
+    assert not any(reply.has_error() for reply in replies)
+    assert len({len(reply.content["quietbit"]["release"]) for reply in replies}) == 1
+    found, _ = strategy.aggregate_train(1, replies)
+    other = Room()
+    twin, again = requests(other)
+    expected, _ = twin.aggregate_train(
+        1, [other.carry(m, still if m.metadata.dst_node_id in NODES[:2] else None) for m in again]
+    )
+    assert np.array_equal(flat(found), flat(expected))
+
+
+def test_replies_that_are_no_vectors_of_this_round_are_refused_and_the_sum_goes_on():
+    room = Room()
+    strategy, messages = requests(room)
+    plain, error = (
+        app(shift(101))(messages[0], None),
+        Message(Error(1, "lost"), reply_to=messages[1]),
+    )
+    for reply, message in ((plain, messages[0]), (error, messages[1])):
+        reply.metadata._src_node_id = message.metadata.dst_node_id
+    good = [room.carry(message) for message in messages[2:]]
+    found, metrics = strategy.aggregate_train(1, [plain, error, *good, good[0]])
+    assert np.array_equal(flat(found), stepped(model(), NODES[2:]))
+    assert metrics["quietbit-answered"] == 4
+    reasons = " ".join(strategy.report().rounds[0].sentences())
+    assert "node 101 sent an unprotected reply (vector)" in reasons
+    assert "node 102 did not answer (vector): lost" in reasons
+    assert (
+        "node 103 sent a reply that is not valid (vector): it has answered in this round already"
+        in reasons
+    )
+
+
+@pytest.mark.parametrize("kind", ["round", "node", "cut", "client"])
+def test_a_vector_of_another_round_node_or_length_is_refused(kind):
+    def alter(step, node, reply):
+        if (step, node) == ("vector", 104):
+            payload = bytes(Framed.from_bytes(reply.content["quietbit"]["release"]).payload)
+            names = [RUN, 1, node]
+            if kind == "round":
+                names[1] = 2
+            elif kind == "node":
+                names[2] = 105
+            elif kind == "cut":
+                payload = payload[:-1]
+            else:
+                payload = payload[:16] + b"\5" + payload[17:]
+            reply.content["quietbit"] = ConfigRecord(
+                {"release": Framed(*names, payload).to_bytes()}
+            )
+        return reply
+
+    strategy, (before, after) = run(Room(alter=alter))
+    assert np.array_equal(flat(after), stepped(before, [node for node in NODES if node != 104]))
+    assert strategy.report().rounds[0].refused == 1
+
+
+def test_keys_that_would_make_all_others_leave_are_refused():
+    stolen = {}
+
+    def alter(step, node, reply):
+        if step == "keys":
+            answer = reply.content[SUM]["answer"]
+            stolen.setdefault("first", answer)
+            if node == 103:
+                answer = stolen["first"]
+            elif node == 104:
+                answer = bytes(96)  # a point of small order: nobody can agree on a secret with it
+            reply.content[SUM] = ConfigRecord({"step": step, "answer": answer})
+        return reply
+
+    strategy, (before, after) = run(Room(alter=alter))
+    assert np.array_equal(flat(after), stepped(before, [101, 102, 105, 106]))
+    reasons = " ".join(strategy.report().rounds[0].sentences())
+    assert "node 103 broke the protocol: it advertised a public key" in reasons
+    assert (
+        "node 104 sent a reply that is not valid (keys): public key must be 32 bytes of a point of large order"
+        in reasons
+    )
+
+
+@pytest.mark.parametrize("helpers", [6, 4])
+def test_a_wrong_share_does_not_pass_for_a_sum(helpers):
+    """It is not the one that was dealt: with answers to spare the sum is right without it, and its
+    holder is named.
+    """
+
+    def alter(step, node, reply):
+        if (step, node) == ("unmask", 103):
+            answer = bytearray(reply.content[SUM]["answer"])
+            answer[-1] ^= 1  # of the last client's seed
+            reply.content[SUM] = ConfigRecord({"step": step, "answer": bytes(answer)})
+        return reply
+
+    strategy, (before, after) = run(
+        Room({("unmask", node) for node in NODES[helpers:]}, alter=alter)
+    )
+    (entry,) = strategy.report().rounds
+    assert entry.skipped == (helpers == 4)
+    assert after is None if helpers == 4 else np.array_equal(flat(after), stepped(before, NODES))
+    said = "node 103 broke the protocol: it sent a share of client 6's secret that it was not dealt"
+    assert said in entry.sentences()
+
+
+def test_shares_for_some_alone_are_refused():
+    def alter(step, node, reply):
+        if (step, node) == ("shares", 105):
+            table = decode(reply.content[SUM]["answer"], "it")
+            table.popitem()
+            reply.content[SUM] = ConfigRecord({"step": step, "answer": encode(table)})
+        return reply
+
+    strategy, (before, after) = run(Room(alter=alter))
+    assert np.array_equal(flat(after), stepped(before, [node for node in NODES if node != 105]))
+    assert "receivers of its shares" in strategy.report().rounds[0].sentences()[0]
+
+
+def test_forged_shares_make_their_receivers_leave_and_the_round_fails_closed():
+    def alter(step, node, reply):
+        if (step, node) == ("shares", 105):
+            answer = bytearray(reply.content[SUM]["answer"])
+            answer[10::84] = bytes(byte ^ 1 for byte in answer[10::84])
+            reply.content[SUM] = ConfigRecord({"step": step, "answer": bytes(answer)})
+        return reply
+
+    room = Room(alter=alter)
+    _, (_, after) = run(room)
+    assert after is None
+    # Opened before anything was noted: one client's garbage costs the others nothing.
+    assert {node: ledger(place).releases for node, place in room.contexts.items()} == {
+        node: int(node == 105) for node in NODES
+    }
+
+
+def test_a_client_without_the_setting_and_one_without_the_mod():
+    room = Room(config=LOCAL)
+    strategy, (_, after) = run(room)
+    assert after is None
+    assert strategy.report().rounds[0].declined == 6
+    other = PrivateStrategy(FedAvg(min_train_nodes=6, min_available_nodes=6), LOCAL)
+    messages = list(other.configure_train(1, model(), ConfigRecord({}), room))
+    reply = Room().carry(
+        asking(
+            Message(RecordDict({**messages[0].content, SUM: ConfigRecord({})}), 101, "train"),
+            step="x",
+        )
+    )
+    assert "must carry a step of a masked sum" in reply.error.reason
+
+
+def test_strategies_and_mechanisms_without_sums_are_refused():
+    with pytest.raises(InvalidParameter, match="mean of clients alone"):
+        PrivateStrategy(Krum(), CONFIG)
+    with refuses("quietbit.mechanism", "sign"):
+        PrivateStrategy(FedAvg(), CONFIG | {"quietbit.mechanism": "sign"})

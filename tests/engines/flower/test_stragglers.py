@@ -1,0 +1,157 @@
+"""Rounds that do not wait: late releases are in no mean, and each node pays for what it made."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+pytest.importorskip("flwr", reason="needs the flower extra")
+from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, RecordDict
+from flwr.serverapp.strategy import FedAvg
+
+from engines.flower.kit import (
+    CONFIG,
+    DIMENSION,
+    SIMULATED,
+    HandGrid,
+    app,
+    be_the_server,
+    context,
+    ledger,
+    model,
+)
+from quietbit.federation.parts.stragglers import Stragglers
+from quietbit.flower import PrivateStrategy
+from quietbit.flower.stragglers import PAUSE, HurriedGrid
+from quietbit.wire.uplink import Uplink
+
+NODES = (11, 12, 13, 14, 15, 16)
+HURRIED = {
+    **CONFIG,
+    "quietbit.stragglers.enough": 2,
+    "quietbit.stragglers.timeout": 10.0,
+    "quietbit.releases": 6,
+}
+NEVER = 10**9
+pytestmark = pytest.mark.filterwarnings("ignore::quietbit.flower.SeededRngWarning")
+
+
+class SlowGrid(HandGrid):
+    """Nodes answer when they are asked, by the real mod; ``delay`` says after how many looks a
+    node's reply is there.
+    """
+
+    def __init__(self, delay, config=HURRIED):
+        super().__init__(NODES)
+        self.delay = delay
+        self.looks = 0
+        self.sent = {}
+        self.log = []
+        self.contexts = {node: context(node, place, config) for place, node in enumerate(NODES)}
+
+    def push_messages(self, messages):
+        names = []
+        for message in messages:
+            node = message.metadata.dst_node_id
+            name = f"m{len(self.sent)}"
+            message.metadata.__dict__["_message_id"] = name
+            reply = SIMULATED(message, self.contexts[node], app(np.full(DIMENSION, 0.01 * node)))
+            reply.metadata.__dict__["_reply_to_message_id"] = name
+            self.sent[name] = (self.looks + self.delay(node), reply)
+            self.log.append((node, message.content["quietbit"]["round"]))
+            names.append(name)
+        return names
+
+    def pull_messages(self, message_ids):
+        self.looks += 1
+        return [self.sent[name][1] for name in message_ids if self.sent[name][0] <= self.looks]
+
+
+def play(delay, rounds=3):
+    """Play rounds; return the strategy, its grid, the models and the replies of the last round."""
+    be_the_server()
+    strategy = PrivateStrategy(FedAvg(fraction_train=1.0, fraction_evaluate=0.0), HURRIED)
+    slow = SlowGrid(delay)
+    waited = []
+    grid = HurriedGrid(
+        slow, strategy.settings.stragglers, waited.append, lambda: PAUSE * len(waited)
+    )
+    models = [model()]
+    for number in range(1, rounds + 1):
+        messages = strategy.configure_train(number, models[-1], ConfigRecord(), grid)
+        replies = list(grid.send_and_receive(messages, timeout=3600.0))
+        models.append(strategy.aggregate_train(number, replies)[0])
+    return strategy, slow, models, replies
+
+
+def test_a_round_ends_with_enough_replies_and_has_no_late_one():
+    strategy, slow, models, replies = play(lambda node: 1 if node < 13 else 6)
+    report = strategy.report()
+    assert [entry.asked for entry in report.rounds] == [6, 6, 6]
+    assert [entry.answered for entry in report.rounds] == [2, 2, 2]
+    assert [entry.failed for entry in report.rounds] == [4, 4, 4]
+    assert {number for _, number in slow.log} == {1, 2, 3}
+    uplink = Uplink(strategy.settings.mechanism_for(DIMENSION))
+    mean = uplink.receive([reply.content["quietbit"]["release"][24:] for reply in replies])
+    flat = []
+    for arrays in models[-2:]:
+        flat.append(np.concatenate([array.numpy().reshape(-1) for array in arrays.values()]))
+    np.testing.assert_allclose(flat[1], flat[0] - mean, atol=1e-5)
+
+
+def test_a_node_pays_when_it_releases_and_not_when_it_is_used():
+    """What the slowest released is in no step; its ledger and the server's account say the same."""
+    strategy, slow, _, _ = play(lambda node: NEVER if node == 16 else 1)
+    report = {node.node: node for node in strategy.report().nodes}
+    for node in NODES:
+        assert ledger(slow.contexts[node]).releases == report[node].releases == 3
+    assert report[16].answered == 0
+    assert report[16].failed == 3
+    assert report[16].epsilon_upper == report[11].epsilon_upper > 0
+
+
+def test_a_round_of_silent_nodes_ends():
+    """Nobody answers in any round: every round ends after its seconds, and all releases count."""
+    strategy, slow, models, replies = play(lambda node: NEVER, rounds=2)
+    assert replies == []
+    assert slow.looks <= 2 * (10.0 / PAUSE + 2)
+    report = strategy.report()
+    assert [entry.skipped for entry in report.rounds] == [True, True]
+    assert [node.releases for node in report.nodes] == [2] * 6
+    assert all(np.array_equal(a.numpy(), b.numpy()) for a, b in zip_arrays(models))
+
+
+def zip_arrays(models):
+    return [(models[0][name], models[-1][name]) for name in models[0]]
+
+
+def test_a_release_of_another_round_or_a_second_one_is_refused():
+    """The payload of an old round for a new request, or one reply twice, moves nothing."""
+    be_the_server()
+    strategy = PrivateStrategy(FedAvg(fraction_train=1.0, fraction_evaluate=0.0), HURRIED)
+    grid = SlowGrid(lambda _: 0)
+    arrays = model()
+    old = []
+    for message in strategy.configure_train(1, arrays, ConfigRecord(), grid):
+        place = grid.contexts[message.metadata.dst_node_id]
+        old.append(SIMULATED(message, place, app(np.ones(DIMENSION))))
+    arrays, _ = strategy.aggregate_train(1, [*old, old[0]])
+    strategy.configure_train(2, arrays, ConfigRecord(), grid)
+    after, _ = strategy.aggregate_train(2, old)
+    entries = strategy.report().rounds
+    assert (entries[0].answered, entries[0].refused) == (6, 1)
+    assert (entries[1].answered, entries[1].refused, entries[1].skipped) == (0, 6, True)
+    assert all(np.array_equal(after[name].numpy(), arrays[name].numpy()) for name in arrays)
+
+
+def test_evaluations_wait_for_everybody():
+    class Whole(HandGrid):
+        def send_and_receive(self, messages, *, timeout=None):
+            return ["all of", len(list(messages))]
+
+    grid = HurriedGrid(Whole(NODES), Stragglers(2))
+    asked = []
+    for node in NODES:
+        content = RecordDict({"arrays": ArrayRecord()})
+        asked.append(Message(content, dst_node_id=node, message_type=MessageType.EVALUATE))
+    assert grid.send_and_receive(asked) == ["all of", 6]

@@ -1,0 +1,676 @@
+"""The wrapper with real strategies inside: the plain mean, faults that change nothing, and unaware
+strategies.
+"""
+
+import logging
+
+import numpy as np
+import pytest
+
+pytest.importorskip("flwr", reason="needs the flower extra")
+import flwr.serverapp.strategy as strategies
+from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, MetricRecord, RecordDict
+from flwr.serverapp.exception import InconsistentMessageReplies
+from flwr.serverapp.strategy import FedAdam, FedAvg, FedAvgM
+
+from engines.flower.kit import (
+    CONFIG,
+    DIMENSION,
+    NODES,
+    RUN,
+    SIMULATED,
+    Federation,
+    HandGrid,
+    app,
+    be_the_server,
+    gated,
+    ledger,
+    model,
+    simulated,
+)
+from quietbit import Plan
+from quietbit.errors import InvalidParameter, QuietbitError
+from quietbit.flower import PrivateStrategy, Simulation
+from quietbit.flower.inner import SINGLE
+from quietbit.node.budget import account_of
+from quietbit.wire.uplink import Uplink
+
+SETTINGS = Plan.from_run_config(CONFIG)
+MECHANISM = SETTINGS.mechanism_for(DIMENSION)
+pytestmark = pytest.mark.filterwarnings("ignore::quietbit.flower.SeededRngWarning")
+
+
+def vector(arrays):
+    return np.concatenate([array.numpy().reshape(-1) for array in arrays.values()]).astype(
+        np.float64
+    )
+
+
+def payload(reply):
+    return reply.content["quietbit"]["release"][24:]
+
+
+def numbers(strategy):
+    last = strategy.report().rounds[-1]
+    return last.asked, last.answered, last.declined, last.refused
+
+
+def test_fedavg_moves_by_the_plain_mean():
+    federation, old = Federation(), model()
+    replies = federation.ask(1, old)
+    mean = Uplink(MECHANISM).receive([payload(reply) for reply in replies])
+    found, metrics = federation.strategy.aggregate_train(1, replies)
+    expected = (vector(old) - mean).astype(np.float32)
+    assert np.array_equal(vector(found), expected.astype(np.float64))
+    assert list(found) == list(old)
+    assert {array.dtype for array in found.values()} == {"float32"}
+    assert metrics["quietbit-answered"] == 4
+    assert "train_loss" not in metrics
+    assert "num-examples" not in metrics
+
+
+def test_counts_of_examples_are_no_weights():
+    results = []
+    for counts in ([1, 1, 1, 1], [1, 10**6, 5, 3]):
+        federation = Federation()
+        messages = list(
+            federation.strategy.configure_train(1, model(), ConfigRecord(), federation.grid)
+        )
+        replies = []
+        for count, message in zip(
+            counts, sorted(messages, key=lambda m: m.metadata.dst_node_id), strict=True
+        ):
+            replies.append(federation.answer(message, {"num-examples": count}))
+        results.append(vector(federation.strategy.aggregate_train(1, replies)[0]))
+    assert np.array_equal(*results)
+
+
+def test_fedavgm_is_momentum_on_the_private_mean():
+    federation = Federation(FedAvgM(server_learning_rate=0.5, server_momentum=0.9))
+    arrays, w, v = model(), vector(model()), 0.0
+    for number in (1, 2, 3):
+        replies = federation.ask(number, arrays)
+        mean = Uplink(MECHANISM).receive([payload(reply) for reply in replies])
+        arrays, _ = federation.strategy.aggregate_train(number, replies)
+        v = 0.9 * v + mean
+        w = w - 0.5 * v
+        assert np.allclose(vector(arrays), w, rtol=0, atol=1e-5)
+
+
+def test_fedadam_takes_the_mean_as_its_gradient():
+    federation = Federation(FedAdam(eta=0.1, beta_1=0.9, beta_2=0.99, tau=1e-3))
+    arrays, w, m, s = model(), vector(model()), 0.0, 0.0
+    for number in (1, 2, 3):
+        replies = federation.ask(number, arrays)
+        mean = -Uplink(MECHANISM).receive([payload(reply) for reply in replies])
+        arrays, _ = federation.strategy.aggregate_train(number, replies)
+        m, s = 0.9 * m + 0.1 * mean, 0.99 * s + 0.01 * mean**2
+        rate = 0.1 * np.sqrt(1 - 0.99 ** (number + 1)) / (1 - 0.9 ** (number + 1))
+        w = w + rate * m / (np.sqrt(s) + 1e-3)
+        assert np.allclose(vector(arrays), w, rtol=0, atol=1e-4)
+        assert {array.dtype for array in arrays.values()} == {"float32"}
+
+
+def test_an_unaware_strategy_fails_and_averages_nothing():
+    federation = Federation()
+    replies = federation.ask(1, model())
+    for unaware in (FedAvg(), FedAvgM(server_momentum=0.5), FedAdam()):
+        with pytest.raises(InconsistentMessageReplies):
+            unaware.aggregate_train(1, replies)
+    mod = simulated(gated(simulation=Simulation(seed=7, metrics=("num-examples",))))
+    with pytest.raises(InconsistentMessageReplies, match="exactly one ArrayRecord"):
+        FedAvg().aggregate_train(1, Federation(mod=mod).ask(1, model()))
+
+
+def garbage(reply, kind):
+    """A reply with one thing wrong."""
+    release = bytearray(reply.content["quietbit"]["release"])
+    if kind == "flipped bit":
+        release[-1] ^= 1
+    elif kind == "another round":
+        release[16] ^= 2
+    elif kind == "another run":
+        release[8] ^= 1
+    elif kind == "another node":
+        release[24] ^= 1
+    elif kind == "cut":
+        release = release[:-1]
+    elif kind == "noise":
+        release = bytearray(np.random.default_rng(3).bytes(len(release)))
+    content = {"quietbit": ConfigRecord({"release": bytes(release)})}
+    if kind == "weights":
+        content = {"arrays": model(9), "metrics": MetricRecord({"num-examples": 1})}
+    elif kind == "two records":
+        content = {"quietbit": ConfigRecord({"release": bytes(release), "more": 1})}
+    elif kind == "nothing":
+        content = {}
+    elif kind == "an array":
+        content = {"quietbit": ArrayRecord({"release": Array(np.zeros(3))})}
+    reply.content = RecordDict(content)
+    return reply
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "flipped bit",
+        "another round",
+        "another run",
+        "another node",
+        "cut",
+        "noise",
+        "weights",
+        "two records",
+        "nothing",
+        "an array",
+    ],
+)
+def test_a_bad_reply_is_refused_with_a_reason_and_the_round_goes_on(kind):
+    federation, old = Federation(), model()
+    replies = sorted(federation.ask(1, old), key=lambda reply: reply.metadata.src_node_id)
+    mean = Uplink(MECHANISM).receive([payload(reply) for reply in replies[1:]])
+    replies[0] = garbage(replies[0], kind)
+    found, _ = federation.strategy.aggregate_train(1, replies)
+    assert np.array_equal(vector(found), (vector(old) - mean).astype(np.float32))
+    report = federation.strategy.report()
+    assert numbers(federation.strategy) == (4, 3, 0, 1)
+    assert len(report.rounds[0].sentences()) == 1
+    assert report.rounds[0].sentences()[0].startswith("node 11 sent ")
+    node = report.nodes[0]
+    assert (node.node, node.asked, node.answered, node.refused, node.releases) == (11, 1, 0, 1, 1)
+
+
+def test_another_design_is_refused():
+    federation, theirs = Federation(), CONFIG | {"quietbit.releases": 5}
+    replies = federation.ask(1, model())
+    other = Federation(config=theirs).ask(1, model())
+    stranger = next(reply for reply in other if reply.metadata.src_node_id == 12)
+    mixed = [reply for reply in replies if reply.metadata.src_node_id != 12] + [stranger]
+    federation.strategy.aggregate_train(1, mixed)
+    assert (
+        "mechanism identity of the payload" in federation.strategy.report().rounds[0].sentences()[0]
+    )
+
+
+def test_replays_duplicates_and_strangers_are_refused():
+    federation, arrays = Federation(), model()
+    first = federation.ask(1, arrays)
+    arrays, _ = federation.strategy.aggregate_train(1, first)
+    second = federation.ask(2, arrays)
+    mean = Uplink(MECHANISM).receive([payload(reply) for reply in second])
+    stranger = Federation(nodes=(77, 78)).ask(2, arrays)[0]
+    found, _ = federation.strategy.aggregate_train(2, [*second, second[0], *first, stranger])
+    assert np.array_equal(vector(found), (vector(arrays) - mean).astype(np.float32))
+    assert numbers(federation.strategy) == (4, 4, 0, 6)
+    text = " ".join(federation.strategy.report().rounds[1].sentences())
+    assert "it has answered in this round already" in text
+    assert "it was not asked in this round" in text
+    # Last round's release instead of this round's, by its own node:
+    third = federation.ask(3, arrays)
+    third[0].content = next(
+        old.content for old in second if old.metadata.src_node_id == third[0].metadata.src_node_id
+    )
+    federation.strategy.aggregate_train(3, third)
+    assert (
+        "round of the release must be 3, got 2"
+        in federation.strategy.report().rounds[2].sentences()[0]
+    )
+
+
+def test_a_round_without_a_release_is_skipped():
+    inner = FedAvgM(server_momentum=0.9)
+    federation, arrays = Federation(inner), model()
+    arrays, _ = federation.strategy.aggregate_train(1, federation.ask(1, arrays))
+    momentum = [part.copy() for part in inner.momentum_vector]
+    federation.ask(2, arrays)
+    found, metrics = federation.strategy.aggregate_train(2, [])
+    assert np.array_equal(vector(found), vector(arrays))  # the model it was given
+    assert metrics["quietbit-answered"] == 0
+    assert all(np.array_equal(*pair) for pair in zip(momentum, inner.momentum_vector, strict=True))
+    report = federation.strategy.report()
+    assert [entry.skipped for entry in report.rounds] == [False, True]
+    # What was asked for and did not arrive may have left the nodes: it is counted.
+    assert {node.releases for node in report.nodes} == {2}
+    assert "skipped" in str(report)
+
+
+def test_an_empty_cohort_is_skipped():
+    federation = Federation(FedAvg(fraction_train=0.0))
+    assert federation.ask(1, model()) == []
+    assert np.array_equal(vector(federation.strategy.aggregate_train(1, [])[0]), vector(model()))
+    assert federation.strategy.report().guarantee.epsilon_upper == 0.0
+
+
+def test_lost_releases_count_and_declined_ones_do_not():
+    federation, arrays = Federation(), model()
+    for number in range(1, 7):  # the budget is for four
+        replies = federation.ask(number, arrays)
+        if number == 2:  # the engine lost one; the release had left
+            replies[0] = Message(Error(4, "Reply message unavailable"), reply_to=replies[0])
+            replies[0].metadata.__dict__["_src_node_id"] = replies[0].metadata.dst_node_id
+        federation.strategy.aggregate_train(number, replies)
+    report = federation.strategy.report()
+    assert {node.releases for node in report.nodes} == {4}
+    assert {node.declined for node in report.nodes} == {2}
+    assert sum(node.answered for node in report.nodes) == 15
+    assert [entry.declined for entry in report.rounds] == [0, 0, 0, 0, 4, 4]
+    assert [entry.failed for entry in report.rounds] == [0, 1, 0, 0, 0, 0]
+    assert sum(node.failed for node in report.nodes) == 1
+    assert [entry.epsilon_upper for entry in report.rounds] == sorted(
+        entry.epsilon_upper for entry in report.rounds
+    )
+    assert report.rounds[-1].epsilon_upper == report.guarantee.epsilon_upper <= SETTINGS.epsilon
+    assert "declined: " in report.rounds[-1].sentences()[0]
+
+
+def test_a_node_that_says_it_has_answered_before_is_counted():
+    """The first reply was lost, or is late: the request came twice, and the second reply says
+    so.
+    """
+    federation = Federation()
+    messages = list(
+        federation.strategy.configure_train(1, model(), ConfigRecord(), federation.grid)
+    )
+    first = [federation.answer(message) for message in messages]
+    again = [federation.answer(message) for message in messages]
+    assert all(reply.has_error() for reply in again)
+    federation.strategy.aggregate_train(1, [*again, *first[1:]])
+    report = federation.strategy.report()
+    assert {node.releases for node in report.nodes} == {1}
+    assert numbers(federation.strategy) == (4, 3, 0, 0)
+    assert "answered-before: " in report.rounds[0].sentences()[0]
+
+
+def test_kept_arrays_stay_as_they_are():
+    arrays = model()
+    arrays["bn.steps"] = Array(np.array([5], dtype=np.int64))
+    with pytest.raises(InvalidParameter, match=r"bn.steps \(int64\); .*quietbit\.local-arrays"):
+        Federation().ask(1, arrays)
+    federation = Federation(FedAdam(), CONFIG | {"quietbit.local-arrays": "bn.*"})
+
+    def counts(message, _):
+        reply = app(np.zeros(DIMENSION + 1))(message, _)
+        reply.content["arrays"]["bn.steps"] = Array(np.array([99], dtype=np.int64))
+        return reply
+
+    messages = federation.strategy.configure_train(1, arrays, ConfigRecord(), federation.grid)
+    replies = [
+        federation.mod(m, federation.contexts[m.metadata.dst_node_id], counts) for m in messages
+    ]
+    found, _ = federation.strategy.aggregate_train(1, replies)
+    assert found["bn.steps"].numpy().tolist() == [5]
+    assert found["bn.steps"].dtype == "int64"
+    assert list(found) == list(arrays)
+
+
+def test_allowed_metrics_are_averaged_plainly():
+    mod = simulated(gated(simulation=Simulation(seed=7, metrics=("train_loss",))))
+    federation = Federation(mod=mod)
+    replies = federation.ask(1, model(), {"train_loss": 0.5, "num-examples": 7})
+    replies[1].content["quietbit-metrics"] = MetricRecord({"train_loss": 1.5})
+    replies[2].content["quietbit-metrics"] = MetricRecord({"train_loss": float("nan")})
+    _, metrics = federation.strategy.aggregate_train(1, replies)
+    assert metrics["train_loss"] == pytest.approx((0.5 + 1.5 + 0.5) / 3)
+
+
+def evaluated(federation, number, contents):
+    federation.strategy.configure_train(number, model(), ConfigRecord(), federation.grid)
+    messages = list(
+        federation.strategy.configure_evaluate(number, model(), ConfigRecord(), federation.grid)
+    )
+    replies = [
+        Message(RecordDict(dict(c)), reply_to=m) for c, m in zip(contents, messages, strict=True)
+    ]
+    return federation.strategy.aggregate_evaluate(number, replies)
+
+
+def test_evaluation_without_metrics_is_no_error():
+    assert evaluated(Federation(), 1, [{}] * 4) is None
+
+
+def test_evaluation_with_metrics_is_the_inner_strategys():
+    loss = [{"quietbit-metrics": MetricRecord({"loss": value})} for value in (1.0, 2.0, 3.0)]
+    odd = {"quietbit-metrics": MetricRecord({"loss": 9.0, "more": 1.0})}
+    assert dict(evaluated(Federation(), 1, [*loss, odd])) == {"loss": 2.0}
+    weighted = [
+        {"quietbit-metrics": MetricRecord({"loss": v, "num-examples": n})}
+        for v, n in ((1.0, 3), (2.0, 1), (0.0, 0), (1.0, 0))
+    ]
+    assert dict(evaluated(Federation(), 1, weighted)) == {
+        "loss": 1.0
+    }  # every node counts as one, whatever it says
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        {"quietbit-metrics": MetricRecord({"num-examples": 0})},
+        {"quietbit-metrics": MetricRecord({"num-examples": -3, "loss": 1.0})},
+        {"quietbit-metrics": MetricRecord({"loss": [1.0, 2.0]})},
+        {"quietbit-metrics": MetricRecord({"loss": float("nan")})},
+        {"quietbit-metrics": MetricRecord({"loss": float("inf"), "num-examples": 0})},
+        {"quietbit-metrics": MetricRecord({"loss": 1.0}), "more": MetricRecord({"loss": 2.0})},
+        {"quietbit-metrics": MetricRecord({}), "arrays": model()},
+        {"quietbit-metrics": ConfigRecord({"loss": "many"})},
+        {"metrics": MetricRecord({"loss": 1.0})},
+    ],
+)
+def test_what_a_node_says_of_its_evaluation_cannot_end_the_run(content):
+    good = [{"quietbit-metrics": MetricRecord({"loss": value})} for value in (1.0, 3.0)]
+    evaluated(Federation(), 1, [content] * 4)
+    found = evaluated(Federation(), 1, [*good, content, {}])
+    assert found is None or found["loss"] in (2.0, pytest.approx(5 / 3))
+
+
+def test_an_inner_strategy_that_fails_on_metrics_has_none():
+    class Strict(FedAvg):
+        def aggregate_evaluate(self, server_round, replies):
+            raise ZeroDivisionError
+
+    loss = [{"quietbit-metrics": MetricRecord({"loss": 1.0})}] * 4
+    assert evaluated(Federation(Strict()), 1, loss) is None
+
+
+def test_what_it_refuses():
+    be_the_server()
+    for name in SINGLE:
+        assert hasattr(strategies, name), name
+    for inner in (strategies.FedMedian(), strategies.Krum(), strategies.QFedAvg(0.1)):
+        with pytest.raises(InvalidParameter, match="works on the mean of clients alone"):
+            PrivateStrategy(inner, CONFIG)
+    with pytest.raises(InvalidParameter, match="a Flower strategy"):
+        PrivateStrategy(None, CONFIG)
+    with pytest.raises(InvalidParameter, match=r"quietbit\.clip must be given"):
+        PrivateStrategy(
+            FedAvg(), {key: value for key, value in CONFIG.items() if key != "quietbit.clip"}
+        )
+    federation = Federation()
+    with pytest.raises(QuietbitError, match="Round 1 was not opened"):
+        federation.strategy.aggregate_train(1, [])
+    federation.ask(1, model())
+    federation.strategy.aggregate_train(1, [])
+    with pytest.raises(InvalidParameter, match="as in earlier rounds"):
+        federation.ask(2, ArrayRecord({"w": Array(np.zeros(3))}))
+
+
+def test_the_summary_names_the_settings(caplog):
+    caplog.set_level(logging.INFO, logger="flwr")
+    PrivateStrategy(FedAvg(), CONFIG).summary()
+    assert "quietbit.mechanism=imvu" in caplog.text
+    assert "Fraction: train" in caplog.text
+    assert "Weighted by" not in caplog.text
+
+
+@pytest.mark.parametrize("name", ["mvu", "vmvu", "gaussian", "laplace", "sign", "skellam"])
+def test_every_mechanism_goes_through(name):
+    config = CONFIG | {
+        "quietbit.mechanism": name,
+        "quietbit.mechanism.norm": "l1" if name == "laplace" else "l2",
+    }
+    if name == "skellam":
+        config |= {"quietbit.mechanism.bits": 16}
+    federation, old = Federation(config=config), model()
+    found, metrics = federation.strategy.aggregate_train(1, federation.ask(1, old))
+    assert metrics["quietbit-answered"] == 4
+    assert np.isfinite(vector(found)).all()
+    assert federation.strategy.report().run == RUN
+
+
+def test_a_nodes_words_are_cut_to_one_line():
+    federation = Federation()
+    replies = federation.ask(1, model())
+    node = replies[0].metadata.src_node_id
+    replies[0] = Message(Error(2, "boom\n" * 1000), reply_to=replies[0])
+    replies[0].metadata.__dict__["_src_node_id"] = node
+    federation.strategy.aggregate_train(1, replies)
+    (reason,) = federation.strategy.report().rounds[0].sentences()
+    assert reason.startswith(f"node {node} did not answer: boom boom")
+    assert "\n" not in reason
+    assert len(reason) < 500
+    # An error of the engine may hide a release: it counts as one.
+    assert {entry.releases for entry in federation.strategy.report().nodes} == {1}
+
+
+def test_control_characters_of_nodes_are_spelt_out():
+    federation = Federation()
+    replies = federation.ask(1, model())
+    node = replies[0].metadata.src_node_id
+    replies[0] = Message(Error(2, "\x1b[2J\x07 cleared\x9b \u202e"), reply_to=replies[0])
+    replies[0].metadata.__dict__["_src_node_id"] = node
+    federation.strategy.aggregate_train(1, replies)
+    (reason,) = federation.strategy.report().rounds[0].sentences()
+    assert reason.isprintable()
+    assert "\\u001b[2J\\u0007 cleared\\u009b \\u202e" in reason
+
+
+def test_a_round_of_failures_is_paid_for_in_the_report():
+    """An app that fails releases zero: the report's epsilon is that of the nodes' ledgers, not
+    0.
+    """
+    federation = Federation()
+    messages = list(
+        federation.strategy.configure_train(1, model(), ConfigRecord(), federation.grid)
+    )
+    broken = app(np.full(DIMENSION, np.nan))
+    replies = [SIMULATED(m, federation.contexts[m.metadata.dst_node_id], broken) for m in messages]
+    federation.strategy.aggregate_train(1, replies)
+    report = federation.strategy.report()
+    assert numbers(federation.strategy) == (4, 4, 0, 0)
+    for node in report.nodes:
+        own = ledger(federation.contexts[node.node])
+        assert node.epsilon_upper == account_of(own, SETTINGS.target, 0).epsilon() > 0
+
+
+def test_no_single_flipped_bit_of_a_release_gets_in():
+    federation, old = Federation(nodes=(11, 12)), model()
+    good, other = sorted(federation.ask(1, old), key=lambda reply: reply.metadata.src_node_id)
+    whole, damaged = good.content["quietbit"]["release"], []
+    for bit in range(8 * len(whole)):
+        flipped = bytearray(whole)
+        flipped[bit // 8] ^= 1 << bit % 8
+        reply = Message(
+            RecordDict({"quietbit": ConfigRecord({"release": bytes(flipped)})}), reply_to=good
+        )
+        reply.metadata.__dict__["_src_node_id"] = 11
+        damaged.append(reply)
+    mean = Uplink(MECHANISM).receive([payload(good), payload(other)])
+    found, _ = federation.strategy.aggregate_train(1, [*damaged, good, other])
+    assert numbers(federation.strategy) == (2, 2, 0, len(damaged))
+    assert np.array_equal(vector(found), (vector(old) - mean).astype(np.float32))
+
+
+# --- a whole run through `start`
+
+
+class Carried(HandGrid):
+    """A grid whose nodes answer at once."""
+
+    def __init__(self, federation, lost=()):
+        super().__init__(NODES)
+        self.federation, self.lost = federation, lost
+
+    def send_and_receive(self, messages, *, timeout=None):
+        found = []
+        for message in messages:
+            if message.metadata.message_type == "evaluate":
+                found.append(Message(RecordDict(), reply_to=message))
+            elif message.metadata.dst_node_id not in self.lost:
+                found.append(self.federation.answer(message))
+        return found
+
+
+def start(federation, said, *, rounds=3, initial=None, lost=(), evaluate=None):
+    said.set_level(logging.INFO, logger="flwr")
+    return federation.strategy.start(
+        Carried(federation, lost), initial or model(), rounds, evaluate_fn=evaluate
+    )
+
+
+def test_a_run_says_what_to_expect_and_nothing_misleading(caplog):
+    federation = Federation()
+    scores = iter((0.1, 0.2, 0.3, float("nan")))
+    result = start(
+        federation, caplog, evaluate=lambda number, arrays: MetricRecord({"accuracy": next(scores)})
+    )
+    assert len(vector(result.arrays)) == DIMENSION
+    assert "the noise in the mean of 4 updates is" in caplog.text
+    assert "quietbit: 4 of 4 nodes answered, 0 declined, 0 failed, 0 refused" in caplog.text
+    assert "nodes answer evaluations with nothing" in caplog.text
+    assert "quietbit: The worst client, per node number in this run: epsilon <= " in caplog.text
+    for misleading in ("Weighted by", "Received 1 results"):
+        assert misleading not in caplog.text
+    report = federation.strategy.report()
+    assert [entry["round"] for entry in report.scores] == [0, 1, 2, 3]
+    assert [entry["accuracy"] for entry in report.to_json()["scores"]] == [0.1, 0.2, 0.3, None]
+
+
+def test_flowers_own_log_is_whole_again_afterwards(caplog):
+    start(Federation(), caplog, rounds=1)
+    caplog.clear()
+    FedAvg().summary()
+    assert "Weighted by" in caplog.text
+
+
+def test_a_run_in_which_nobody_answers_ends_with_an_error(caplog):
+    initial = model(5)
+    with pytest.raises(
+        QuietbitError, match="No node answered in 3 rounds, and the model has not changed"
+    ):
+        start(Federation(), caplog, initial=initial, lost=NODES)
+    assert caplog.text.count("the model stays as it was") == 3
+    assert "ArrayRecord (0.000 MB)" in caplog.text  # 168 bytes
+    assert np.array_equal(
+        vector(start(Federation(), caplog, initial=initial, rounds=0).arrays), vector(initial)
+    )
+
+
+@pytest.mark.parametrize(
+    ("config", "rounds", "says"),
+    [
+        (
+            {},
+            10,
+            "quietbit.releases is 4, and 10 rounds ask a node 10 times: nodes decline after 4 times",
+        ),
+        (
+            {"quietbit.releases": 20},
+            4,
+            "with quietbit.releases = 4 the same epsilon would need less noise",
+        ),
+        ({"quietbit.epsilon": 0.01}, 4, "hopeless: the noise in the mean of 4 updates"),
+        ({"quietbit.epsilon": 4.0}, 4, "a useful run takes about"),
+    ],
+)
+def test_settings_that_do_not_fit_are_told_before_the_first_round(config, rounds, says, caplog):
+    with pytest.raises(QuietbitError, match="No node answered"):
+        start(Federation(config=CONFIG | config), caplog, rounds=rounds, lost=NODES)
+    assert says in caplog.text
+    fitting = [record for record in caplog.records if says in record.getMessage()]
+    assert [record.levelno for record in fitting] == [logging.WARNING]
+
+
+def test_a_fitting_run_is_not_warned(caplog):
+    fitting = {"quietbit.mechanism": "gaussian", "quietbit.epsilon": 5000.0}
+    start(Federation(config=CONFIG | fitting), caplog, rounds=4)
+    assert "useful: " in caplog.text
+    assert not [
+        r
+        for r in caplog.records
+        if r.levelno >= logging.WARNING and "evaluations" not in r.getMessage()
+    ]
+
+
+def test_a_model_that_cannot_be_learnt_is_refused_before_anybody_is_asked(caplog):
+    class Nobody(HandGrid):
+        def get_node_ids(self):
+            raise AssertionError
+
+    be_the_server()
+    arrays = model()
+    arrays["bn.running_mean"], arrays["bn.running_var"] = Array(np.zeros(3)), Array(np.ones(3))
+    arrays["bn.num_batches_tracked"] = Array(np.array(7))
+    with pytest.raises(
+        InvalidParameter, match=r"3 arrays are not trainable .*group_norm.*quietbit\.local-arrays"
+    ):
+        PrivateStrategy(FedAvg(), CONFIG).start(Nobody(NODES), arrays)
+    spoilt = model()
+    spoilt["bias"] = Array(np.full(7, np.nan, np.float32))
+    with pytest.raises(InvalidParameter, match="bias"):
+        PrivateStrategy(FedAvg(), CONFIG).start(Nobody(NODES), spoilt)
+
+
+def test_counters_among_arrays_without_names_are_warned_of(caplog):
+    """A list of a state_dict's values: nobody can tell a running variance, but its counter is
+    there.
+    """
+    values = [np.zeros((5, 7), np.float32), np.ones(7, np.float32), np.array(3)]
+    listed = ArrayRecord({str(place): Array(value) for place, value in enumerate(values)})
+    with pytest.raises(
+        InvalidParameter, match=r"1 array is not a trainable parameter: 2 \(int64\)"
+    ):
+        start(Federation(), caplog, initial=listed, lost=NODES)
+    with pytest.raises(QuietbitError, match="No node answered"):
+        start(
+            Federation(config=CONFIG | {"quietbit.local-arrays": "2"}),
+            caplog,
+            rounds=1,
+            initial=listed,
+            lost=NODES,
+        )
+    assert "arrays have numbers for names, and counters among them" in caplog.text
+    caplog.clear()
+    with pytest.raises(QuietbitError, match="No node answered"):
+        start(Federation(), caplog, rounds=1, lost=NODES)
+    assert "numbers for names" not in caplog.text
+
+
+def test_apps_that_crash_in_a_simulation_are_counted_and_the_first_is_shown(caplog):
+    def crashes(message, context):
+        raise RuntimeError("no such file: images.npz")
+
+    federation = Federation(mod=lambda message, place, _: SIMULATED(message, place, crashes))
+    start(federation, caplog, rounds=1)
+    (entry,) = federation.strategy.report().rounds
+    assert (entry.answered, entry.crashed) == (4, 4)
+    assert "the apps of 4 simulated nodes crashed" in caplog.text
+    assert caplog.text.count("in crashes\n") >= 1
+    assert "4 apps crashed" in str(federation.strategy.report())
+    with pytest.raises(QuietbitError, match="rounds 1 and 2"):
+        start(Federation(mod=federation.mod), caplog, rounds=5)
+
+
+def test_apps_that_all_train_to_a_nan_are_reported_and_end_the_run(caplog):
+    """A simulation of them went on to its end, and nothing said so."""
+    nans = app(np.full(DIMENSION, np.nan))
+    federation = Federation(mod=lambda message, place, _: SIMULATED(message, place, nans))
+    with pytest.raises(QuietbitError, match="rounds 1 and 2"):
+        start(federation, caplog, rounds=5)
+    assert "The update of the app holds a NaN or an infinity" in caplog.text
+    assert "4 apps crashed" in str(federation.strategy.report())
+
+
+def test_a_step_that_would_spoil_the_model_is_not_taken(caplog):
+    class Diverges(FedAvg):
+        def aggregate_train(self, server_round, replies):
+            found, metrics = super().aggregate_train(server_round, replies)
+            return ArrayRecord(
+                {name: Array(array.numpy() * np.nan) for name, array in found.items()}
+            ), metrics
+
+    federation = Federation(Diverges())
+    result = start(federation, caplog, rounds=1)
+    assert np.array_equal(vector(result.arrays), vector(model()))
+    (entry,) = federation.strategy.report().rounds
+    assert entry.skipped
+    assert entry.answered == 4
+    (sentence,) = entry.sentences()
+    assert sentence.startswith("the step was not taken: ")
+    assert "weight, bias" in sentence
+    # A type that cannot hold the mean: the step is refused before the inner strategy sees it.
+    federation = Federation(config=CONFIG | {"quietbit.clip": 1e6})
+    half = ArrayRecord(
+        {name: Array(array.numpy().astype(np.float16)) for name, array in model().items()}
+    )
+    result = start(federation, caplog, rounds=1, initial=half)
+    assert np.isfinite(vector(result.arrays)).all()
+    assert federation.strategy.report().rounds[0].skipped

@@ -1,0 +1,239 @@
+"""Replies that passed no gate: no number and no epsilon comes of them, and their nodes are asked no
+more; and releases that nobody asked for, which count.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+
+import numpy as np
+import pytest
+
+pytest.importorskip("flwr", reason="needs the flower extra")
+from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, MetricRecord, RecordDict
+from flwr.serverapp.strategy import FedAvg
+
+from engines.flower.kit import DIMENSION, NODES, Federation, model, shift, trained
+from quietbit import InvalidParameter, QuietbitError
+from quietbit.federation.messages import METRICS
+from quietbit.privacy.account import Account
+
+SECRET = 417.25
+pytestmark = pytest.mark.filterwarnings("ignore::quietbit.flower.SeededRngWarning")
+
+
+def raw(message, node):
+    """What an app without quietbit answers: its weights, and a number of its own."""
+    return trained(message, shift(node), {"num-examples": 31, "loss": SECRET})
+
+
+def play(federation, number, unprotected=()):
+    """Train a round in which some nodes have no gate; return who was asked, and the metrics."""
+    configure = federation.strategy.configure_train
+    messages = list(configure(number, model(), ConfigRecord(), federation.grid))
+    replies = []
+    for message in messages:
+        node = message.metadata.dst_node_id
+        replies.append(raw(message, node) if node in unprotected else federation.answer(message))
+    _, metrics = federation.strategy.aggregate_train(number, replies)
+    return {message.metadata.dst_node_id for message in messages}, metrics
+
+
+def evaluate(federation, number, content):
+    """Let every node that is asked for an evaluation answer with this content."""
+    configure = federation.strategy.configure_evaluate
+    messages = list(configure(number, model(), ConfigRecord(), federation.grid))
+    replies = [Message(RecordDict(dict(content)), reply_to=message) for message in messages]
+    return len(messages), federation.strategy.aggregate_evaluate(number, replies)
+
+
+def said(federation):
+    """All that a report says, as people and programs read it."""
+    report = federation.strategy.report()
+    return f"{report} {json.dumps(report.to_json())}"
+
+
+def test_a_run_of_apps_without_quietbit_ends_in_its_first_round(caplog):
+    federation = Federation()
+    with caplog.at_level(logging.INFO), pytest.raises(QuietbitError) as error:
+        play(federation, 1, NODES)
+    assert str(error.value).startswith("No guarantee: 4 nodes sent unprotected replies. ")
+    assert "app = PrivateClientApp()" in str(error.value)
+    assert "epsilon <=" not in caplog.text + said(federation).replace("epsilon <=\n", "")
+    report = federation.strategy.report()
+    assert report.guarantee is None
+    assert {node.epsilon_upper for node in report.nodes} == {None}
+    assert [entry.epsilon_upper for entry in report.rounds] == [None]
+
+
+def test_nodes_without_quietbit_are_asked_no_more_and_the_run_has_no_epsilon(caplog):
+    federation = Federation()
+    caplog.set_level(logging.INFO)
+    _, first = play(federation, 1)
+    assert "quietbit-epsilon" in first
+    asked, second = play(federation, 2, NODES[:2])
+    assert asked == set(NODES)
+    assert "quietbit-epsilon" not in second
+    assert "quietbit-epsilon" not in first  # the history that Flower keeps is the same record
+    asked, third = play(federation, 3, NODES[:2])
+    assert asked == set(NODES[2:])
+    assert "quietbit-epsilon" not in third
+    assert third["quietbit-answered"] == 2
+    assert str(SECRET) not in said(federation) + str(third) + str(second)
+    report = federation.strategy.report()
+    assert report.promise() == "No guarantee: 2 nodes sent unprotected replies."
+    assert report.promise() in str(report)
+    assert report.to_json()["guarantee"] is None
+    assert [entry["epsilon_upper"] for entry in report.to_json()["rounds"]] == [None] * 3
+    assert caplog.text.count(") sent an unprotected reply: ") == 1
+
+
+def test_the_mean_is_that_of_the_protected_nodes_alone():
+    one, other = Federation(), Federation(nodes=NODES[2:])
+    arrays, _ = mixed(one, NODES[:2])
+    expected, _ = mixed(other, ())
+    assert all(np.array_equal(arrays[name].numpy(), expected[name].numpy()) for name in expected)
+
+
+def mixed(federation, unprotected):
+    configure = federation.strategy.configure_train
+    replies = []
+    for message in configure(1, model(), ConfigRecord(), federation.grid):
+        node = message.metadata.dst_node_id
+        place = federation.contexts[node].node_config
+        place["partition-id"] = NODES.index(node)  # what a seeded node draws does not differ
+        replies.append(raw(message, node) if node in unprotected else federation.answer(message))
+    return federation.strategy.aggregate_train(1, replies)
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"leak": ArrayRecord({"x": Array(np.ones(3))})},
+        {"more": MetricRecord({"secret": SECRET})},
+        {"quietbit-more": ConfigRecord({"x": 1})},
+        {"quietbit-1x": ConfigRecord({"x": 1})},
+    ],
+)
+def test_a_release_with_something_beside_it_is_unprotected(more):
+    federation = Federation()
+    replies = federation.ask(1, model())
+    replies[0].content = RecordDict({**replies[0].content, **more})
+    federation.strategy.aggregate_train(1, replies)
+    assert federation.strategy.report().unprotected == 1
+    assert federation.strategy.report().rounds[0].answered == 3
+
+
+def test_an_evaluation_past_the_gate_is_published_nowhere():
+    federation = Federation()
+    play(federation, 1)
+    asked, metrics = evaluate(federation, 1, {"metrics": MetricRecord({"loss": SECRET})})
+    assert (asked, metrics) == (4, None)
+    assert str(SECRET) not in said(federation)
+    assert federation.strategy.report().promise().startswith("No guarantee: 4 nodes ")
+    assert evaluate(federation, 2, {})[0] == 0  # nobody is asked again
+    with pytest.raises(QuietbitError, match="No other node is left"):
+        play(federation, 2)
+    assert "sent an unprotected reply" in said(federation)
+
+
+def test_numbers_that_owners_let_out_stand_in_the_sentence_of_the_guarantee():
+    federation = Federation()
+    play(federation, 1)
+    promise = federation.strategy.report().promise()
+    assert promise.startswith("The worst client, per node number in this run: epsilon <= ")
+    _, metrics = evaluate(federation, 1, {METRICS: MetricRecord({"loss": 2.0})})
+    assert dict(metrics) == {"loss": 2.0}
+    promise = federation.strategy.report().promise()
+    sentence = promise.partition("epsilon <= ")[0]
+    assert sentence == (
+        "The worst client, per node number in this run, but for numbers that left unprotected "
+        "(loss): "
+    )
+    assert promise.endswith("or joins twice, has spent their sum.")
+
+
+def test_names_of_numbers_are_few_and_printable_in_the_sentence():
+    federation = Federation()
+    play(federation, 1)
+    names = {f"{place}\x1b[2J\u202e{'x' * 500}": 1.0 for place in range(300)}
+    evaluate(federation, 1, {METRICS: MetricRecord(names)})
+    report = federation.strategy.report()
+    assert len(report.numbers) == 100
+    assert len(report.promise()) < 700
+    assert report.promise().isprintable()
+    assert str(report).replace("\n", "").isprintable()
+
+
+def test_bytes_of_evaluations_are_among_those_of_all_messages():
+    federation = Federation()
+    play(federation, 1)
+    before = federation.strategy.report()
+    evaluate(federation, 1, {METRICS: MetricRecord({"loss": 2.0})})
+    report = federation.strategy.report()
+    assert report.uplink > before.uplink + 4 * 20
+    assert report.downlink > before.downlink + 4 * 4 * DIMENSION
+    assert f"{report.uplink_beside:,}" in str(report)
+
+
+def test_every_release_of_a_node_counts_asked_for_or_not():
+    """Three releases of each node in one round, of which one is valid; the report said one."""
+    federation = Federation(nodes=NODES[:2])
+    releases = []
+    for seed in range(3):  # nodes whose ledger forgot, asked for the same round
+        other = Federation(nodes=NODES[:2])
+        for node in NODES[:2]:
+            other.contexts[node].node_config["partition-id"] = seed + 5  # other random bits
+        releases.append(other.ask(1, model()))
+    federation.ask(1, model())
+    federation.strategy.aggregate_train(1, [reply for group in releases for reply in group])
+    report = federation.strategy.report()
+    assert report.rounds[0].answered == 2
+    assert [(node.asked, node.extra, node.releases) for node in report.nodes] == [(1, 2, 3)] * 2
+    plan = federation.strategy.settings
+    account = Account(plan.update_target, "adaptive")
+    account = account.spend(plan.release(plan.mechanism_for(DIMENSION)), 3)
+    assert report.guarantee.epsilon_upper == account.guarantee().epsilon_upper
+
+
+def test_a_release_that_came_twice_is_one():
+    federation = Federation()
+    replies = federation.ask(1, model())
+    federation.strategy.aggregate_train(1, [*replies, *replies])
+    assert {node.releases for node in federation.strategy.report().nodes} == {1}
+
+
+def test_a_release_after_a_refusal_to_answer_counts():
+    federation = Federation()
+    replies = federation.ask(1, model())
+    declined = Message(Error(1, "quietbit: no."), reply_to=replies[0])
+    node = replies[0].metadata.src_node_id
+    declined.metadata.__dict__["_src_node_id"] = node
+    for order in ([declined, *replies], [*replies, declined]):
+        federation = Federation()
+        federation.ask(1, model())
+        federation.strategy.aggregate_train(1, order)
+        counts = {entry.node: entry.releases for entry in federation.strategy.report().nodes}
+        assert counts[node] == 1
+
+
+def test_a_run_in_which_no_release_arrived_says_so_before_the_epsilon():
+    federation = Federation()
+    federation.ask(1, model())
+    federation.strategy.aggregate_train(1, [])
+    promise = federation.strategy.report().promise()
+    assert promise.startswith("No release arrived. This counts every request as a release that ")
+    play(federation, 2)
+    assert federation.strategy.report().promise().startswith("The worst client, per node number ")
+
+
+def test_a_strategy_that_asks_a_node_twice_in_a_round_is_refused():
+    class Twice(FedAvg):
+        def configure_train(self, *args):
+            messages = list(super().configure_train(*args))
+            messages[1].metadata.dst_node_id = messages[0].metadata.dst_node_id
+            return messages
+
+    with pytest.raises(InvalidParameter, match="requests to one node in a round"):
+        Federation(Twice()).ask(1, model())

@@ -1,0 +1,247 @@
+"""Parts of a job that quietbit's filters cannot cover are refused when the job is built, and so is
+whatever is added afterwards; filters end up next to the wire.
+"""
+
+import json
+import re
+
+import pytest
+
+pytest.importorskip("nvflare", reason="needs the nvflare extra")
+from nvflare.apis.executor import Executor
+from nvflare.apis.filter import Filter
+from nvflare.apis.impl.controller import Controller
+from nvflare.app_common.aggregators.collect_and_assemble_model_aggregator import (
+    CollectAndAssembleModelAggregator,
+)
+from nvflare.app_common.np.np_model_locator import NPModelLocator
+from nvflare.app_common.np.recipes.cross_site_eval import NumpyCrossSiteEvalRecipe
+from nvflare.app_common.np.recipes.fedavg import NumpyFedAvgRecipe
+from nvflare.app_common.widgets.streaming import AnalyticsReceiver
+from nvflare.app_common.workflows.cross_site_model_eval import CrossSiteModelEval
+from nvflare.app_common.workflows.cyclic import Cyclic
+from nvflare.app_common.workflows.fedavg import FedAvg
+from nvflare.app_common.workflows.scatter_and_gather import ScatterAndGather
+from nvflare.app_common.workflows.statistics_controller import StatisticsController
+from nvflare.recipe.utils import add_cross_site_evaluation, set_per_site_config
+
+from engines.nvflare.kit import CONFIG
+from quietbit.errors import InvalidParameter
+from quietbit.nvflare import PrivateReceiver, PrivateUplink, add_privacy
+
+EVALUATES = {**CONFIG, "quietbit.evaluate": {"epsilon": 0.5, "metric": "accuracy"}}
+
+
+@pytest.fixture
+def make(tmp_path, monkeypatch):
+    """A function that makes NVFlare's own recipe of averaging."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "client.py").write_text("")
+
+    def made(**more):
+        options = {"model": [[0.0, 0.0]], "min_clients": 2, "num_rounds": 1}
+        return NumpyFedAvgRecipe(name="job", train_script="client.py", **options, **more)
+
+    return made
+
+
+class Doer(Executor):
+    """An executor of a user."""
+
+    def execute(self, task_name, shareable, fl_ctx, abort_signal):
+        raise NotImplementedError
+
+
+class Plain(Filter):
+    """A filter of a user, which knows where it was put."""
+
+    def __init__(self, place: str):
+        super().__init__()
+        self.place = place
+
+    def process(self, shareable, fl_ctx):
+        raise NotImplementedError
+
+
+class Own(Controller):
+    """A workflow of a user."""
+
+    def control_flow(self, abort_signal, fl_ctx):
+        raise NotImplementedError
+
+    def start_controller(self, fl_ctx):
+        raise NotImplementedError
+
+    def stop_controller(self, fl_ctx):
+        raise NotImplementedError
+
+    def process_result_of_unknown_task(self, client, task_name, client_task_id, result, fl_ctx):
+        raise NotImplementedError
+
+
+class Shows(AnalyticsReceiver):
+    """A receiver of streamed metrics, as those of TensorBoard, MLflow and W&B are."""
+
+    def initialize(self, fl_ctx):
+        raise NotImplementedError
+
+    def save(self, fl_ctx, shareable, record_origin):
+        raise NotImplementedError
+
+    def finalize(self, fl_ctx):
+        raise NotImplementedError
+
+
+def cross_site(recipe):
+    add_cross_site_evaluation(recipe, submit_model_timeout=1)
+
+
+def final_evaluation(recipe):
+    located = recipe._job.to_server(NPModelLocator())
+    recipe._job.to_server(CrossSiteModelEval(model_locator_id=located, submit_model_task_name=""))
+
+
+def to_server(part):
+    return lambda recipe: recipe._job.to_server(part())
+
+
+def to_clients(part, **more):
+    return lambda recipe: recipe._job.to_clients(part(), **more)
+
+
+def streamed(recipe):
+    pytest.importorskip("torch")
+    recipe.enable_tensor_streaming(format="numpy")
+
+
+UNCOVERED = {
+    "cross-site evaluation": (cross_site, "submit_model_task_name of CrossSiteModelEval"),
+    "validation": (final_evaluation, "the task of CrossSiteModelEval"),
+    "another training task": (to_server(lambda: FedAvg(task_name="tune")), "the task of FedAvg"),
+    "another task of a scatter": (
+        to_server(lambda: ScatterAndGather(train_task_name="tune")),
+        "the task of ScatterAndGather",
+    ),
+    "one site after the other": (to_server(Cyclic), "workflow of the job"),
+    "statistics": (to_server(lambda: StatisticsController({}, "writer")), "workflow of the job"),
+    "models that are not averaged": (
+        to_server(lambda: FedAvg(aggregator=CollectAndAssembleModelAggregator("none"))),
+        "aggregator of FedAvg",
+    ),
+    "an executor of other tasks": (
+        to_clients(Doer, tasks=["count", "swarm_*"]),
+        "the task of Doer",
+    ),
+    "streamed metrics": (to_server(Shows), "component of the job"),
+    "streamed logs": (lambda recipe: recipe.enable_log_streaming(), "component of the job"),
+    "streamed tensors": (streamed, "component of the job"),
+}
+
+
+@pytest.mark.parametrize(("add", "name"), UNCOVERED.values(), ids=UNCOVERED)
+def test_a_part_that_is_not_covered_is_refused(make, add, name):
+    recipe = make()
+    recipe._ensure_client_apps_prepared()
+    add(recipe)
+    with pytest.raises(InvalidParameter) as caught:
+        add_privacy(recipe, CONFIG)
+    assert caught.value.name == name
+    for app in recipe._job._deploy_map.values():  # and nothing was changed
+        assert not app.app_config.task_data_filters
+
+
+@pytest.mark.parametrize(("add", "name"), UNCOVERED.values(), ids=UNCOVERED)
+@pytest.mark.parametrize("write", ["export", "export_job"])
+def test_it_is_refused_as_well_when_it_is_added_afterwards(make, tmp_path, write, add, name):
+    recipe = make()
+    add_privacy(recipe, CONFIG)
+    add(recipe)
+    with pytest.raises(InvalidParameter) as caught:
+        getattr(recipe if write == "export" else recipe._job, write)(str(tmp_path / "jobs"))
+    assert caught.value.name == name
+    assert not (tmp_path / "jobs").exists()
+
+
+def test_a_recipe_without_training_is_refused():
+    recipe = NumpyCrossSiteEvalRecipe(model_dir="models", model_name={"server": "server.npy"})
+    with pytest.raises(InvalidParameter) as caught:
+        add_privacy(recipe, CONFIG)
+    assert "CrossSiteModelEval" in caught.value.name
+
+
+def test_what_is_named_is_covered(make, tmp_path):
+    recipe = make()
+    final_evaluation(recipe)
+    recipe._job.to_server(Own())
+    recipe._job.to_server(FedAvg(task_name="tune"))
+    names = ("train", "tune")
+    add_privacy(recipe, EVALUATES, tasks=names, validations=("validate",))
+    recipe.export(str(tmp_path / "jobs"))
+    for chain in written(tmp_path / "jobs", "server").values():
+        assert {"train", "tune", "validate"} == set(chain[0]["tasks"])
+
+
+def test_a_second_call_is_refused(make):
+    recipe = make()
+    add_privacy(recipe, CONFIG)
+    with pytest.raises(InvalidParameter, match=re.escape("call add_privacy once")):
+        add_privacy(recipe, {**CONFIG, "quietbit.clip": 100.0})
+
+
+@pytest.mark.parametrize("kind", [PrivateReceiver, PrivateUplink])
+def test_a_filter_of_ours_beside_the_calls_is_refused(make, tmp_path, kind):
+    recipe = make()
+    add_privacy(recipe, CONFIG)
+    if kind is PrivateUplink:
+        recipe.add_client_output_filter(PrivateUplink(), tasks=["train"])
+    else:
+        recipe.add_server_input_filter(PrivateReceiver(dict(CONFIG)), tasks=["train"])
+    with pytest.raises(InvalidParameter, match="the number of quietbit's filters"):
+        recipe.export(str(tmp_path / "jobs"))
+
+
+def test_a_site_that_comes_later_has_filters_or_the_job_is_not_written(make, tmp_path):
+    recipe = make()
+    set_per_site_config(recipe, {"site-1": {}, "site-2": {}})
+    add_privacy(recipe, CONFIG)
+    recipe._job.to(Doer(), "site-3", tasks=["train"])
+    with pytest.raises(InvalidParameter, match="filters of site-3"):
+        recipe.export(str(tmp_path / "jobs"))
+
+
+def test_filters_of_the_job_stand_inside_quietbits(make, tmp_path):
+    """Added before the call or after it: what is next to the wire is quietbit's."""
+    recipe = make()
+
+    def add(place):
+        for side in ("server", "client"):
+            for direction in ("input", "output"):
+                add_one = getattr(recipe, f"add_{side}_{direction}_filter")
+                add_one(Plain(place), tasks=["train"])
+
+    add("before")
+    add_privacy(recipe, CONFIG)
+    add("after")
+    recipe.export(str(tmp_path / "jobs"))
+    order = {}
+    for side in ("server", "client"):
+        for chain, entries in written(tmp_path / "jobs", side).items():
+            (entry,) = entries
+            order[side, chain] = [
+                made["args"].get("place", "quietbit") for made in entry["filters"]
+            ]
+    first = ["quietbit", "before", "after"]
+    last = ["before", "after", "quietbit"]
+    assert order == {
+        ("server", "task_data_filters"): last,
+        ("client", "task_data_filters"): first,
+        ("client", "task_result_filters"): last,
+        ("server", "task_result_filters"): first,
+    }
+
+
+def written(folder, side):
+    """The chains of filters in a job that was written."""
+    (path,) = folder.rglob(f"config_fed_{side}.json")
+    config = json.loads(path.read_text())
+    return {name: config[name] for name in ("task_data_filters", "task_result_filters")}

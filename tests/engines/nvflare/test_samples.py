@@ -1,0 +1,225 @@
+"""Samples protected over NVFlare: digits over four sites, batches that each site's gate draws, in
+any thread.
+"""
+
+import subprocess
+import sys
+import textwrap
+import threading
+
+import numpy as np
+import pytest
+
+from quietbit.node.refusal import Reason, Refusal
+
+pytest.importorskip("nvflare", reason="needs the nvflare extra")
+pytest.importorskip("sklearn", reason="needs quietbit-lab: pip install ./packages/lab")
+from nvflare.apis.dxo import DXO, DataKind
+
+from engines.nvflare.kit import Server, Site, content, owned, release_of, script_site, weights
+from federation.node.makers import books, write_policy
+from quietbit.errors import InvalidParameter, QuietbitError
+from quietbit.node.gate import LocalGate
+from quietbit.node.gatekeeper import Gatekeeper
+from quietbit.node.ledger import FileLedger
+from quietbit.node.policy import Policy
+from quietbit.nvflare import private_batch
+
+SITES, ROUNDS = 4, 15
+CONFIG = {
+    "quietbit.mechanism": "gaussian",
+    "quietbit.clip": 2.0,
+    "quietbit.epsilon": 4.0,
+    "quietbit.adjacency": "zero-out",
+    "quietbit.releases": ROUNDS,
+    "quietbit.samples.dataset-size": 350,
+    "quietbit.samples.sampling-rate": 0.25,
+}
+LOUD = {
+    **{key: value for key, value in CONFIG.items() if key != "quietbit.releases"},
+    "quietbit.mechanism.noise-multiplier": 0.01,
+    "quietbit.epsilon": 1e6,
+    "quietbit.samples.sampling-rate": 1.0,
+    "quietbit.samples.dataset-size": 10,
+}
+
+
+@pytest.fixture(scope="module")
+def digits():
+    from sklearn.datasets import load_digits
+
+    x, y = load_digits(return_X_y=True)
+    order = np.random.default_rng(0).permutation(len(x))
+    x, y = (x / 16.0 - 0.3)[order], y[order]
+    return [(x[k:1400:SITES], y[k:1400:SITES]) for k in range(SITES)], (x[1400:], y[1400:])
+
+
+def app(data):
+    """An executor's answer: one gradient per drawn sample, twice as long; the result says
+    nothing.
+    """
+
+    def answer(task_name, shareable, fl_ctx):
+        batch, weight = private_batch(), shareable["DXO"]["data"]["weight"]
+        drawn = batch.draw(len(data[0]))
+        x, y = data[0][drawn], data[1][drawn]
+        scores = x @ weight
+        shares = np.exp(scores - scores.max(axis=1, keepdims=True))
+        off = shares / shares.sum(axis=1, keepdims=True) - np.eye(10)[y]
+        batch.add(2 * (x[:, :, None] * off[:, None, :]).reshape(len(x), -1))
+        return DXO(DataKind.WEIGHTS, data=weights()).to_shareable()
+
+    return answer
+
+
+def test_digits_are_learnt_and_the_report_names_the_sample(digits, tmp_path):
+    data, (x, y) = digits
+    server, weight = Server(CONFIG, tmp_path), np.zeros((64, 10), np.float32)
+    sites = [Site(app(own), f"site-{place}") for place, own in enumerate(data)]
+    for number in range(ROUNDS):
+        seen = [
+            server.takes(
+                site.does(server.asks(site.name, number, {"weight": weight})), site.name, number
+            )
+            for site in sites
+        ]
+        weight = weight + np.mean(
+            [one["DXO"]["data"]["weight"] for one in seen], axis=0, dtype=np.float32
+        )
+    assert (np.argmax(x @ weight, axis=1) == y).mean() > 0.75
+    found = server.report(tmp_path)
+    guarantee = found["guarantee"]
+    assert (guarantee["unit"], guarantee["adjacency"], guarantee["delta"]) == (
+        "sample",
+        "zero-out",
+        1e-5,
+    )
+    assert 0 < guarantee["epsilon_upper"] <= 4.0
+    assert "for one sample (zero-out adjacency" in guarantee["sentence"]
+    reached = [entry["epsilon_upper"] for entry in found["rounds"]]
+    assert 0 < reached[0] < reached[-1] == guarantee["epsilon_upper"]
+
+
+SCRIPT = """
+import nvflare.client as flare
+import numpy as np
+
+from quietbit.nvflare import private_batch
+
+flare.init()
+while flare.is_running():
+    received = flare.receive()
+    if received is None:
+        break
+    batch = private_batch()
+    rows = np.zeros((len(batch.draw(10)), 42))
+    rows[:, 3] = 5.0  # longer than the clip
+    rows[0, 4] = np.nan
+    batch.add(rows)
+    try:
+        batch.add(rows)
+    except ValueError as error:
+        assert "at most 0" in str(error)
+    else:
+        raise AssertionError("more rows than were drawn")
+    flare.send(received)
+"""
+
+
+def test_a_script_in_a_thread_of_its_own_finds_the_batch_of_its_round(tmp_path):
+    site, server = script_site(tmp_path, SCRIPT), Server(LOUD)
+    for number in range(2):
+        seen = server.takes(site.does(server.asks(number=number)), number=number)["DXO"]["data"]
+        flat = np.concatenate([seen[name].reshape(-1) for name in ("weight", "bias")])
+        # Nine rows of length 2 (the clip), one that is not finite; over ten. Ten deviations of
+        # 0.002.
+        assert abs(flat[3] + 1.8) < 0.02
+        assert np.abs(np.delete(flat, 3)).max() < 0.02
+    site.starts("_end_run")
+    with pytest.raises(InvalidParameter, match="while an app trains"):
+        private_batch()
+
+
+TRAINER = SCRIPT[SCRIPT.index("    batch =") : SCRIPT.index("    flare.send")]
+
+
+def test_a_trainer_in_a_process_of_its_own_finds_the_batch_of_its_round(tmp_path):
+    """As `external_process` starts one; outside a round it finds none, and neither does a process
+    of another parent.
+    """
+    code = "import numpy as np\nfrom quietbit.nvflare import private_batch\n" + textwrap.dedent(
+        TRAINER
+    )
+
+    def starts(task_name, shareable, fl_ctx):
+        subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
+        return DXO(DataKind.WEIGHTS, data=weights()).to_shareable()
+
+    server = Server(LOUD)
+    for properties in (
+        None,
+        owned(tmp_path, unit="sample", data_set="ward 3", adjacency="zero-out", epsilon=1e7),
+    ):
+        site = Site(starts, properties=properties)
+        number = int(properties is not None)
+        seen = server.takes(site.does(server.asks(number=number)), number=number)["DXO"]["data"]
+        assert abs(seen["weight"].reshape(-1)[3] + 1.8) < 0.02
+    outside = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=120
+    )
+    assert "while an app trains" in outside.stderr
+
+
+def test_apps_that_hand_nothing_over_end_a_simulation_in_its_first_round():
+    server = Server(CONFIG)
+    site = Site(lambda task, shareable, ctx: DXO(DataKind.WEIGHTS, data=weights()).to_shareable())
+    server.takes(site.does(server.asks(number=0)), number=0)
+    with pytest.raises(QuietbitError, match="1 app drew no batch: call dp_sgd_step"):
+        server.asks(number=1)
+
+
+def test_a_policy_of_samples_counts_over_jobs_and_names_its_data_set(digits, tmp_path):
+    mine = {
+        "unit": "sample",
+        "data_set": "ward 3",
+        "adjacency": "zero-out",
+        "largest_sampling_rate": 0.25,
+    }
+    properties = owned(tmp_path, epsilon=2.5, **mine)
+    server, site = Server(CONFIG), Site(app(digits[0][0]), properties=properties)
+    model = {"weight": np.zeros((64, 10), np.float32)}
+    said = [
+        content(site.does(server.asks(number=number, arrays=model)))["quietbit"]
+        for number in range(ROUNDS)
+    ]
+    made = sum("release" in one for one in said)
+    assert 1 < made < ROUNDS
+    assert said[-1] == {"declined": Refusal(Reason.BUDGET_SPENT).to_text(), "noted": False}
+    assert books(tmp_path).releases == made == site.app.calls
+    greedy = Server({**CONFIG, "quietbit.samples.sampling-rate": 0.5})
+    assert (
+        "so large a sampling rate"
+        in content(site.does(greedy.asks(number=20, arrays=model)))["quietbit"]["declined"]
+    )
+    assert site.app.calls == made
+
+
+def test_a_gatekeeper_draws_the_batch_outside_the_job(digits, tmp_path):
+    path = write_policy(
+        tmp_path, epsilon=4.0, unit="sample", data_set="ward 3", adjacency="zero-out"
+    )
+    policy = Policy.load(path)
+    gate = Gatekeeper(
+        LocalGate(policy, FileLedger(policy.ledger, policy.counter), {}), tmp_path / "gate"
+    )
+    thread = threading.Thread(target=gate.serve)
+    thread.start()
+    try:
+        site = Site(app(digits[0][0]), properties={"quietbit.gatekeeper": str(tmp_path / "gate")})
+        assert release_of(
+            site.does(Server(CONFIG).asks(arrays={"weight": np.zeros((64, 10), np.float32)}))
+        )
+    finally:
+        gate.stop()
+        thread.join()
+    assert books(tmp_path).releases == 1

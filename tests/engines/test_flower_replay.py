@@ -1,0 +1,156 @@
+"""Replayed rounds between real processes: large models, counted by a proxy, on nodes that lose
+their power.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import shutil
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from engines.superlink import EngineFailure, Network
+from quietbit.node import init
+from quietbit.node.ledger import FileLedger
+from quietbit.node.policy import Policy
+from quietbit.node.stores import ModelFolder
+from quietbit.wire.downlink import HEAD, Replica
+
+pytestmark = [
+    pytest.mark.long,  # without processes: tests/engines/flower/test_replay.py
+    pytest.mark.skipif(find_spec("flwr") is None, reason="needs flwr: install quietbit[flower]"),
+    pytest.mark.skipif(
+        sys.platform != "linux", reason="needs Linux: its processes are found through /proc"
+    ),
+]
+APP = Path(__file__).parent / "faulty_app"
+KEEP, NODES = 1024, 2
+# bytes per round that Flower 1.41 itself sends a node: answers to polls and heads of objects
+ENGINE = 60_000
+CONFIG = {"nodes": NODES, "quietbit.mechanism": "vmvu", "quietbit.releases": 8}
+
+
+def start(network: Network, partition: int) -> None:
+    home = network.folder / f"node-{partition}"
+    home.mkdir(exist_ok=True)
+    if not (home / "policy").exists():
+        init(
+            home / "policy",
+            epsilon=100.0,
+            adjacency="zero-out",
+            largest_clip=1.0,
+            releases=50,
+            releases_per_day=50,
+            mechanisms=("vmvu",),
+            response_seconds=0.0,
+            models=str(home / "models"),
+        )
+    config = {"partition-id": partition, "behaviour": "honest", "disk": str(home)}
+    network.start_node(home.name, {**config, "quietbit.policy": str(home / "policy")})
+
+
+def finished(network: Network, run: str) -> bool:
+    status = network.status(run)
+    if status.startswith("finished") and status != "finished:completed":
+        raise EngineFailure(f"{status}\n{network.logs()}")
+    return status == "finished:completed"
+
+
+def replaying(folder: Path, start: str = "server") -> Path:
+    """The app, with rounds that are replayed."""
+    shutil.copytree(APP, folder)
+    with (folder / "pyproject.toml").open(
+        "a", encoding="utf-8"
+    ) as file:  # its last table is quietbit's
+        file.write(f'"mechanism.keep" = {KEEP}\nreplay = {{start = "{start}"}}\n')
+    return folder
+
+
+def test_a_killed_node_replays_what_it_missed(tmp_path):
+    """Killed while it trains, it comes back under another number, as SuperNodes do, with the
+    model that it kept.
+    """
+    output, app, rounds, size = tmp_path / "output", replaying(tmp_path / "app", "app"), 5, 20_000
+    own = {
+        "num-server-rounds": rounds,
+        "dimension": size,
+        "slow": 0,
+        "slow-round": 2,
+        "output": str(output),
+    }
+    with Network(tmp_path / "network") as network:
+        for partition in range(NODES):
+            start(network, partition)
+        run = network.run(app, {**CONFIG, **own})
+        network.until(
+            (network.folder / "node-0" / "training").exists, "a node trains in the second round"
+        )
+        network.kill_node("node-0")
+        gone = network.nodes["node-0"].identity
+        kept = ModelFolder(network.nodes["node-0"].home / "models")[f"{run}.state"]
+        assert (
+            Replica.read(io.BytesIO(kept), size).round == 1
+        )  # the model that it was asked to train
+        network.flwr("supernode", "unregister", str(gone), "here")
+        network.until((output / "round-2.npy").exists, "the round ends without it")
+        start(network, 0)
+        network.until(lambda: finished(network, run), "the run is over")
+        report = json.loads((output / "report.json").read_text())
+        assert [entry["answered"] for entry in report["rounds"]] == [2, 1, 2, 2, 2]
+        assert [entry["resyncs"] for entry in report["rounds"]] == [0] * rounds
+        assert all(
+            entry["downlink"] < NODES * 4 * size for entry in report["rounds"]
+        )  # nobody got the model in full
+        digests = set()
+        for node in network.nodes.values():
+            kept = ModelFolder(node.home / "models")[f"{run}.state"]
+            digests.add(Replica.read(io.BytesIO(kept), size).digest)
+        assert digests == {
+            Replica(np.load(output / f"round-{rounds - 1}.npy"), round=rounds - 1).digest
+        }
+        policy = Policy.load(network.nodes["node-0"].home / "policy")
+        assert (
+            FileLedger(policy.ledger, policy.counter).read().releases == rounds
+        )  # the one that was lost counts
+
+
+@pytest.mark.parametrize(("size", "rounds"), [(100_000, 3), (1_000_000, 4)])
+def test_a_large_model_goes_down_once(tmp_path, size, rounds):
+    output, app = tmp_path / "output", replaying(tmp_path / "app")
+    with Network(tmp_path / "network") as network:
+        for partition in range(NODES):
+            start(network, partition)
+        run = network.run(
+            app, {**CONFIG, "num-server-rounds": rounds, "dimension": size, "output": str(output)}
+        )
+        network.until(lambda: (output / "round-1.npy").exists(), "the first round is over")
+        down = {name: node.wire.down for name, node in network.nodes.items()}
+        network.until(lambda: finished(network, run), "the run is over")
+        report = json.loads((output / "report.json").read_text())
+        assert [entry["answered"] for entry in report["rounds"]] == [NODES] * rounds
+        assert [entry["resyncs"] for entry in report["rounds"]] == [0] * rounds
+        model = np.load(output / f"round-{rounds - 1}.npy")
+        for name, node in network.nodes.items():
+            later = (node.wire.down - down[name]) / (rounds - 1)
+            print(
+                f"{name}: {down[name]:,} bytes down with the model, then {later:,.0f} per round on the wire"
+            )
+            assert down[name] > 4 * size
+            assert later < HEAD.size + 4 * KEEP + ENGINE
+            kept = ModelFolder(node.home / "models")[f"{run}.state"]
+            replica = Replica.read(io.BytesIO(kept), size)
+            assert replica.weights.tobytes() == model.tobytes()
+        framed = [entry["uplink_payload"] // NODES for entry in report["rounds"]]
+        print(
+            f"payloads of {framed} bytes; messages of {[e['downlink'] // NODES for e in report['rounds']]} bytes down"
+        )
+        assert framed == [72] * rounds
+        assert all(
+            entry["downlink"] // NODES < HEAD.size + 4 * KEEP + 4000
+            for entry in report["rounds"][1:]
+        )

@@ -1,0 +1,484 @@
+"""What every adapter of a run does alike: Flower, NVFlare and, where it can, the simulator."""
+
+from __future__ import annotations
+
+import math
+from contextlib import suppress
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+import pytest
+
+from federation.contract.kit import (
+    ADAPTERS,
+    ANSWER,
+    ENGINES,
+    FlowerFederation,
+    LocalFederation,
+    Work,
+    still,
+    walk,
+)
+from federation.node.makers import write_policy
+from quietbit import MovingClip
+from quietbit.errors import QuietbitError
+from quietbit.federation.batch import private_batch
+from quietbit.mechanism.adaptive_clip import Scout
+from quietbit.node.budget import account_of
+from quietbit.node.refusal import Reason
+from quietbit.node.request import Framed
+from quietbit.wire.uplink import Uplink
+
+pytestmark = pytest.mark.filterwarnings("ignore::quietbit.node.policy.SeededRngWarning")
+CONFIG = {
+    "quietbit.mechanism": "imvu",
+    "quietbit.clip": 1.0,
+    "quietbit.epsilon": 20.0,
+    "quietbit.adjacency": "replace-one",
+    "quietbit.releases": 4,
+}
+# Noise of 1e-4 clips per number: what is left of an update can be read.
+EXACT = {
+    "quietbit.mechanism": "gaussian",
+    "quietbit.clip": 1.0,
+    "quietbit.mechanism.noise-multiplier": 1e-4,
+    "quietbit.epsilon": 1e11,
+    "quietbit.adjacency": "replace-one",
+}
+REPLAY = {
+    "quietbit.mechanism": "vmvu",
+    "quietbit.clip": 1.0,
+    "quietbit.epsilon": 100.0,
+    "quietbit.adjacency": "zero-out",
+    "quietbit.mechanism.design-epsilon": 2.0,
+    "quietbit.mechanism.keep": 64,
+    "quietbit.replay": True,
+}
+
+
+@pytest.fixture(params=ENGINES, ids=lambda kind: kind.name)
+def engine(request: Any, tmp_path: Any) -> Any:
+    """Make a federation of an engine, in a folder of its own."""
+    return lambda *args, **given: request.param(*args, folder=tmp_path, **given)
+
+
+@pytest.fixture(params=ADAPTERS, ids=lambda kind: kind.name)
+def adapter(request: Any, tmp_path: Any) -> Any:
+    """Make a federation of any adapter."""
+    return lambda *args, **given: request.param(*args, folder=tmp_path, **given)
+
+
+def owner(folder: Any, name: str, **rules: Any) -> str:
+    """Return the path of a policy with a ledger of its own."""
+    (folder / name).mkdir()
+    return write_policy(folder / name, **{"epsilon": 1e12, "seed": 7} | rules)
+
+
+def last(federation: Any) -> dict[str, Any]:
+    entry: dict[str, Any] = federation.report()["rounds"][-1]
+    return entry
+
+
+def test_a_round_steps_by_the_mean_of_the_payloads(adapter: Any) -> None:
+    """Payloads are those of `Uplink.send` to the last bit: clipped, of this round and this node."""
+    federation = adapter(CONFIG)
+    earlier = b""
+    for number in (1, 2):
+        before = federation.model.astype(np.float64)
+        federation.play()
+        mechanism = federation.plan.mechanism_for(before.size)
+        expected = []
+        for node in range(3):
+            update = walk(node, before).update
+            if isinstance(federation, LocalFederation):
+                update = update.astype(np.float32)
+            else:
+                update = before - (before - update)
+            expected.append(federation.expected(node, update, mechanism, number))
+        if not isinstance(federation, LocalFederation):
+            assert [federation.payload(node) for node in range(3)] == expected
+            assert earlier != expected[0]  # the update is the same, and the random words are not
+            earlier = expected[0]
+        mean = Uplink(mechanism).receive(expected)
+        assert federation.model == pytest.approx(before - mean, abs=1e-5)
+
+
+def test_every_release_is_clipped(adapter: Any) -> None:
+    """The mean of one update that is a thousand clips long is one clip long."""
+    federation = adapter(EXACT, lambda node, model: Work(np.full(model.size, 1e3)), 1)
+    before = federation.model
+    federation.play()
+    # Noise of 2e-4 in each of 42 places: below 0.01 in length, at a false alarm below 1e-9.
+    assert np.linalg.norm(before - federation.model) == pytest.approx(1.0, abs=0.01)
+
+
+def test_the_update_is_received_minus_trained(adapter: Any) -> None:
+    federation = adapter(EXACT, lambda node, model: Work(np.full(model.size, 0.1)), 2)
+    before = federation.model
+    federation.play()
+    assert before - federation.model == pytest.approx(0.1, abs=5e-3)
+
+
+def crash(node: int, model: Any) -> Work:
+    if node == 1:
+        raise ValueError("label 7 of patient Ada")
+    return walk(node, model)
+
+
+def test_nodes_that_decline_fail_crash_or_send_something_else_are_counted(
+    engine: Any, tmp_path: Any
+) -> None:
+    """Node 1 crashes and releases zero, 2 declines, the reply of 3 is lost, 4's is damaged."""
+    strict = owner(tmp_path, "strict", mechanisms=("gaussian",))
+    federation = engine(CONFIG, crash, 5, owners={2: strict})
+    federation.play(lost={3}, alter=lambda node, data: data[:-1] if node == 4 else data)
+    entry = last(federation)
+    counts = [entry[name] for name in ("asked", "answered", "declined", "failed", "refused")]
+    assert counts == [5, 2, 1, 1, 1]
+    assert entry["crashed"] == 1
+    assert federation.reasons[2] is Reason.NOT_ALLOWED
+    assert federation.ledger(2).releases == 0
+    # What may have been released counts, whether or not it arrived; what was declined does not.
+    releases = {node["node"][-1]: node["releases"] for node in federation.report()["nodes"]}
+    assert sorted(releases.values()) == [0, 1, 1, 1, 1]
+    answered = [node["answered"] for node in federation.report()["nodes"]]
+    assert answered == [1, 1, 0, 0, 0]
+    mechanism = federation.plan.mechanism_for(federation.dimension)
+    zeros = np.zeros(federation.dimension)
+    assert federation.payload(1) == federation.expected(1, zeros, mechanism, 1)
+
+
+def test_the_budget_of_the_run_ends_it(engine: Any) -> None:
+    federation = engine(CONFIG | {"quietbit.releases": 2}, nodes=1)
+    for _ in range(3):
+        federation.play()
+    assert federation.reasons[0] is Reason.BUDGET_SPENT
+    assert not federation.noted[0]
+    assert federation.ledger(0).releases == 2
+    assert last(federation)["declined"] == 1
+
+
+def test_the_budget_of_the_owner_ends_it(engine: Any, tmp_path: Any) -> None:
+    careful = owner(tmp_path, "careful", releases=1)
+    federation = engine(CONFIG, nodes=2, owners={0: careful})
+    federation.play()
+    federation.play()
+    assert federation.reasons == {0: Reason.BUDGET_SPENT, 1: None}
+    assert [federation.ledger(node).releases for node in range(2)] == [1, 2]
+
+
+def test_a_node_answers_a_round_once(engine: Any) -> None:
+    federation = engine(CONFIG, nodes=2)
+    federation.play(twice={1})
+    federation.seen.clear()
+    assert federation.ask_again(0) is Reason.ANSWERED_BEFORE
+    assert federation.noted[0]  # the server goes on counting it: the first reply may be lost
+    assert not federation.seen  # and the app is not called
+    assert federation.ledger(0).releases == 1
+    entry = last(federation)
+    assert (entry["answered"], entry["refused"]) == (2, 1)
+
+
+@pytest.mark.parametrize("field", ["run", "round", "node"])
+def test_a_release_of_another_run_round_or_node_is_refused(engine: Any, field: str) -> None:
+    def alter(node: int, data: bytes) -> bytes:
+        if node != 1:
+            return data
+        frame = Framed.from_bytes(data)
+        values = {"run": frame.run, "round": frame.round, "node": frame.node}
+        values[field] += 1
+        return Framed(**values, payload=frame.payload).to_bytes()
+
+    federation = engine(CONFIG, nodes=2)
+    federation.play(alter=alter)
+    entry = last(federation)
+    assert (entry["answered"], entry["refused"]) == (1, 1)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"), [("dimension", 41), ("round", 0), ("version", 1), ("mechanism", "{}")]
+)
+def test_a_request_that_does_not_fit_is_declined_and_not_noted(
+    engine: Any, field: str, value: Any
+) -> None:
+    federation = engine(CONFIG, nodes=2)
+    federation.play(change=lambda node, record: record.update({field: value} if node else {}))
+    assert federation.reasons == {0: None, 1: Reason.INVALID}
+    assert federation.ledger(1).releases == 0
+    assert 1 not in federation.seen
+
+
+def test_the_report_and_the_ledgers_agree_on_epsilon(engine: Any) -> None:
+    federation = engine(CONFIG, nodes=2)
+    federation.play(lost={1})
+    federation.play()
+    report = federation.report()
+    assert [node["releases"] for node in report["nodes"]] == [2, 2]
+    for place, node in enumerate(report["nodes"]):
+        noted = account_of(federation.ledger(place), federation.plan.target, 0).epsilon()
+        assert node["epsilon_upper"] == noted
+    assert report["guarantee"]["epsilon_upper"] == report["nodes"][0]["epsilon_upper"]
+    assert report["guarantee"]["adjacency"] == "replace-one"
+
+
+def test_the_simulator_and_the_engines_agree_on_epsilon(tmp_path: Any) -> None:
+    """Four rounds of a plan cost the same; nodes account adaptively, which costs a little more."""
+    costs = []
+    for kind in ADAPTERS:
+        federation = kind(CONFIG, still, 2, folder=tmp_path)
+        for _ in range(4):
+            federation.play()
+        costs.append(federation.report()["guarantee"]["epsilon_upper"])
+    assert costs[0] == costs[1]
+    assert costs[2] == pytest.approx(costs[0], rel=1e-4)
+
+
+def test_replayed_nodes_have_the_model_of_the_server(engine: Any) -> None:
+    federation = engine(REPLAY, rows=700)
+    for _ in range(3):
+        before = federation.model
+        federation.seen.clear()
+        federation.play()
+        assert [model.tobytes() for model in federation.seen.values()] == [before.tobytes()] * 3
+        assert federation.model.tobytes() != before.tobytes()
+    rounds = federation.report()["rounds"]
+    assert [entry["answered"] for entry in rounds] == [3, 3, 3]
+    assert rounds[2]["downlink"] < rounds[0]["downlink"] / 5
+
+
+def test_replayed_and_full_models_move_alike(adapter: Any) -> None:
+    moved = []
+    for replayed in (True, False):
+        config = dict(REPLAY)
+        if not replayed:
+            del config["quietbit.replay"]
+            config["quietbit.mechanism.rows"] = "shared"
+        federation = adapter(config, rows=700)
+        for _ in range(2):
+            federation.play()
+        moved.append(federation.model)
+    assert moved[0] == pytest.approx(moved[1], abs=1e-4)
+
+
+EVALUATED = {**CONFIG, "quietbit.epsilon": 80.0, "quietbit.evaluate.epsilon": 15.0}
+
+
+def right(node: int, model: Any) -> Work:
+    """Learn nothing, and be right everywhere but at node 2."""
+    return Work(np.zeros(model.size), {"accuracy": float(node != 2)})
+
+
+def test_evaluations_are_estimated_and_cost_what_they_say(engine: Any) -> None:
+    federation = engine(EVALUATED, right)
+    for _ in range(2):
+        federation.play()
+    report = federation.report()
+    assert len(report["evaluations"]) == 2
+    for entry in report["evaluations"]:
+        (estimate,) = entry["estimates"]
+        assert (entry["asked"], entry["answered"]) == (3, 3)
+        assert estimate["value"] == pytest.approx(2 / 3, abs=1e-3)
+        assert estimate["low"] < 2 / 3 < estimate["high"]
+    plan = federation.plan
+    for place, node in enumerate(report["nodes"]):
+        assert node["evaluations"] == 2
+        assert federation.ledger(place).releases == 4
+        # Exactly, in fractions: the sum of both may be rounded up, and never down.
+        updates = account_of(federation.ledger(place), plan.update_target, 0).epsilon()
+        both = Fraction(updates) + Fraction(plan.evaluation.costs(2))
+        assert both <= Fraction(node["epsilon_upper"]) <= both * (1 + Fraction(1, 10**12))
+        assert plan.evaluation.costs(2) == 30.0
+    assert report["guarantee"]["epsilon_upper"] == report["nodes"][0]["epsilon_upper"] <= 80.0
+    assert report["guarantee"]["delta"] == plan.delta
+
+
+def test_an_answer_is_one_cell_of_the_plans_own_mechanism(engine: Any) -> None:
+    federation = engine(EVALUATED, right)
+    federation.play()
+    mechanism = federation.plan.evaluation.mechanism
+    for node in range(3):
+        shares = Uplink(mechanism).receive([federation.payload(node, ANSWER)])
+        assert shares[1] == pytest.approx(float(node != 2), abs=1e-3)
+
+
+def longer(node: int, model: Any) -> Work:
+    """Learn four clips of something."""
+    return Work(np.full(model.size, 4.0 / math.sqrt(model.size)))
+
+
+def shorter(node: int, model: Any) -> Work:
+    """Learn a hundredth of a clip."""
+    return Work(np.full(model.size, 0.01 / math.sqrt(model.size)))
+
+
+def clips(federation: Any) -> list[float]:
+    if isinstance(federation, LocalFederation):
+        return list(federation.run.clips)
+    return [entry["clip"] for entry in federation.report()["rounds"]]
+
+
+@pytest.mark.parametrize(("app", "rises"), [(longer, True), (shorter, False)])
+def test_scouts_move_the_clip_towards_the_updates(
+    adapter: Any, app: Any, rises: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("quietbit.federation.moving_clip.SURE", 0.0)
+    monkeypatch.setattr("quietbit.federation.moving_clip.RISE", 1e12)
+    config = {**CONFIG, "quietbit.mechanism": "gaussian", "quietbit.epsilon": 1e5}
+    federation = adapter({**config, "quietbit.scouts.every": 2, "quietbit.releases": 6}, app, 8)
+    for _ in range(6):
+        federation.play()
+    moved = clips(federation)
+    assert (moved[-1] > 1.5) if rises else (moved[-1] < 0.7), moved
+
+
+def test_the_clip_of_a_round_follows_from_the_scouts_before_who_send_no_update(
+    engine: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("quietbit.federation.moving_clip.SURE", 0.0)
+    monkeypatch.setattr("quietbit.federation.moving_clip.RISE", 1e12)
+    config = {**CONFIG, "quietbit.scouts.every": 3, "quietbit.releases": 7}
+    federation = engine(config, nodes=6)
+    moving = MovingClip.from_start(1.0, quantile=0.5)
+    for _ in range(7):
+        before = federation.model.astype(np.float64)
+        federation.play()
+        updates = []
+        answers = None
+        for node in range(6):
+            mechanism = federation.asked_mechanism(node)
+            if not isinstance(mechanism, Scout):
+                updates.append((mechanism, federation.payload(node)))
+                continue
+            if answers is None:
+                answers = Uplink(mechanism).aggregator()
+            answers.add(federation.payload(node))
+        mechanism = updates[0][0]
+        assert mechanism.ball.radius == pytest.approx(moving.clip, rel=1e-12)
+        mean = Uplink(mechanism).receive([payload for _, payload in updates])
+        assert federation.model == pytest.approx(before - mean, abs=1e-4)
+        if answers is None:
+            moving.stay()
+        else:
+            moving.move(answers.answers())
+    assert clips(federation) == pytest.approx(moving.history[:7], rel=1e-12)
+    assert len(set(moving.history)) > 2
+
+
+def test_scouts_send_no_update_and_answers_cost_what_updates_do(engine: Any) -> None:
+    config = {**CONFIG, "quietbit.scouts.every": 2, "quietbit.releases": 4}
+    federation = engine(config, nodes=4)
+    scouted = 0
+    for _ in range(3):
+        federation.play()
+        kinds = [type(federation.asked_mechanism(node)) for node in range(4)]
+        scouted += kinds.count(Scout)
+    report = federation.report()
+    assert sum(entry["scouted"] for entry in report["rounds"]) == scouted > 0
+    assert all(entry["answered"] + entry["scouted"] == 4 for entry in report["rounds"])
+    for place, node in enumerate(report["nodes"]):
+        noted = account_of(federation.ledger(place), federation.plan.target, 0).epsilon()
+        assert (node["releases"], node["epsilon_upper"]) == (3, noted)
+        assert len(federation.ledger(place).mechanisms) == 1  # scouts and updates cost the same
+
+
+SAMPLES = {
+    **EXACT,
+    "quietbit.adjacency": "zero-out",
+    "quietbit.samples.dataset-size": 10,
+    "quietbit.samples.sampling-rate": 1.0,
+}
+
+
+def handing_over(node: int, model: Any) -> Work:
+    """Hand ten gradients to the gate, each five clips long, and answer with nothing."""
+    batch = private_batch()
+    rows = np.zeros((len(batch.draw(10)), model.size))
+    rows[:, 3] = 5.0
+    batch.add(rows)
+    return Work()
+
+
+def cheating(node: int, model: Any) -> Work:
+    """Hand nothing over, and answer with an update."""
+    return Work(np.full(model.size, 0.5))
+
+
+def failing(node: int, model: Any) -> Work:
+    raise RuntimeError("patient 12 has no age")
+
+
+@pytest.mark.parametrize(("app", "step"), [(handing_over, 1.0), (cheating, 0.0), (failing, 0.0)])
+def test_where_samples_are_protected_only_their_clipped_gradients_count(
+    engine: Any, app: Any, step: float
+) -> None:
+    federation = engine(SAMPLES, app, 2)
+    before = federation.model
+    with suppress(QuietbitError):  # where no app handed anything over, some engines end the run
+        federation.play()
+    moved = before - federation.model
+    assert moved[3] == pytest.approx(step, abs=0.01)
+    assert np.delete(moved, 3) == pytest.approx(0.0, abs=0.01)
+    report = federation.report()
+    assert report["guarantee"]["unit"] == "sample"
+    assert report["rounds"][0]["answered"] == 2
+    assert report["rounds"][0]["crashed"] == (0 if app is handing_over else 2)
+
+
+EXAMPLES = {0: 1000, 1: 10**9, 2: 250}
+
+
+def counted(node: int, model: Any) -> Work:
+    return Work(walk(node, model).update, {"num-examples": EXAMPLES.get(node, 0)})
+
+
+WEIGHTED = {**CONFIG, "quietbit.weights.most-examples": 1000}
+
+
+def test_weights_are_public_numbers_up_to_the_largest(engine: Any) -> None:
+    """Node 3 has no examples, and is refused."""
+    federation = engine(WEIGHTED, counted, 4, metrics=["num-examples"])
+    before = federation.model.astype(np.float64)
+    federation.play()
+    uplink = Uplink(federation.plan.mechanism_for(federation.dimension))
+    singles = [uplink.receive([federation.payload(node)]) for node in range(3)]
+    mean = np.average(singles, axis=0, weights=[1.0, 1.0, 0.25])
+    assert federation.model == pytest.approx(before - mean, abs=1e-4)
+    entry = last(federation)
+    assert (entry["answered"], entry["refused"]) == (3, 1)
+    assert entry["effective"] == pytest.approx(2.25**2 / (2 + 0.25**2))
+    report = federation.report()
+    assert [node["releases"] for node in report["nodes"]] == [1] * 4  # the refused one counts
+
+
+def test_a_node_whose_owner_keeps_the_number_of_examples_declines(
+    engine: Any, tmp_path: Any
+) -> None:
+    silent = owner(tmp_path, "silent")
+    telling = owner(tmp_path, "telling", metrics=["num-examples"])
+    federation = engine(WEIGHTED, counted, 2, owners={0: silent, 1: telling})
+    federation.play()
+    assert federation.reasons == {0: Reason.NOT_ALLOWED, 1: None}
+    assert [federation.ledger(node).releases for node in range(2)] == [0, 1]
+    assert [node["releases"] for node in federation.report()["nodes"]] == [0, 1]
+
+
+def test_only_named_metrics_leave(engine: Any) -> None:
+    secret = {"loss": 0.25, "accuracy": 0.75, "num-examples": 31}
+    federation = engine(
+        CONFIG, lambda node, model: Work(np.zeros(model.size), secret), 1, metrics=["loss"]
+    )
+    sent: list[bytes] = []
+    answer = federation._answer
+
+    def watched(node: int, message: Any) -> Any:
+        reply = answer(node, message)
+        content = reply.content if isinstance(federation, FlowerFederation) else reply
+        sent.append(str(content).encode())
+        return reply
+
+    federation._answer = watched
+    federation.play()
+    assert b"0.25" in sent[0]
+    assert b"0.75" not in sent[0]
+    assert b"num-examples" not in sent[0]

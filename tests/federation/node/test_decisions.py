@@ -1,0 +1,140 @@
+"""Decisions in the log and in the ledger's database: bounded, for the owner only, without data."""
+
+import logging
+import os
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from attrs import evolve
+
+from federation.node.makers import DIMENSION, books, keeper, request
+from quietbit.errors import InvalidParameter
+from quietbit.node import decisions as module
+from quietbit.node.decisions import ACCEPTED, MOST_DECISIONS, Decision, Decisions
+from quietbit.node.ledger import LedgerError, Moment
+from quietbit.node.policy import PolicyError
+from quietbit.node.refusal import BudgetSpent, NotAllowed
+from quietbit.node.stores import ModelFolder
+
+
+def history(folder):
+    return Decisions(folder / "ledger").read()
+
+
+def test_every_decision_is_one_line_of_the_log_and_one_of_the_file(tmp_path, caplog):
+    gate = keeper(tmp_path, epsilon=4.0, releases=2)
+    caplog.set_level(logging.INFO, "quietbit")
+    for number in (1, 2):
+        gate.accept(request(number)).release([np.full(DIMENSION, np.nan)])
+    with pytest.raises(BudgetSpent):
+        gate.accept(request(3))
+    with pytest.raises(NotAllowed):
+        gate.accept(replace(request(3, run=8), mechanism="{}"))
+    with pytest.raises(InvalidParameter):
+        gate.accept(request(3, dimension=41))
+    found = history(tmp_path)
+    assert found.counts == {ACCEPTED: 2, "budget-spent": 1, "not-allowed": 1, "invalid-request": 1}
+    assert [(one.run, one.round, one.reason) for one in found.last[1:3]] == [
+        ("7", 2, ACCEPTED),
+        ("7", 3, "budget-spent"),
+    ]
+    assert "2 releases" in found.last[2].text
+    lines = [
+        record
+        for record in caplog.records
+        if record.name == "quietbit.node.gate" and "run" in record.message
+    ]
+    levels = [record.levelname for record in lines if record.message.startswith("quietbit: run")]
+    assert levels == ["INFO", "INFO", "WARNING", "WARNING", "WARNING"]
+    assert {path.name for path in tmp_path.iterdir()} == {"ledger", "counter"}
+
+
+def test_failures_of_an_app_are_in_no_decision(tmp_path):
+    """An app that trained to a NaN leaves the same rows, but for clocks."""
+    found = []
+    for name, update in (
+        ("good", np.zeros(DIMENSION)),
+        ("bad", np.full(DIMENSION, np.nan)),
+        ("none", None),
+    ):
+        folder = tmp_path / name
+        folder.mkdir()
+        keeper(folder).accept(request()).release(update)
+        seen = history(folder)
+        found.append((dict(seen.counts), [evolve(one, time=0.0) for one in seen.last]))
+    assert found == [found[0]] * 3
+
+
+def test_the_file_is_bounded_whatever_is_asked(tmp_path):
+    keeper(tmp_path)
+    found = Decisions(tmp_path / "ledger")
+    now = Moment.now()
+    for number in range(MOST_DECISIONS + 20):
+        found.add(
+            Decision(now.time, "9" * 20, number, "invalid-request", "x" * module.MOST_LETTERS),
+            0.5,
+            "",
+            now,
+        )
+    assert len(found.read().last) == MOST_DECISIONS
+    assert found.read().counts == {"invalid-request": MOST_DECISIONS + 20}
+    assert (tmp_path / "ledger").stat().st_size < 2**18
+
+
+def test_decisions_that_cannot_be_kept_stop_no_release(tmp_path, monkeypatch, caplog):
+    """The release is noted by then; only its owner's list misses a line."""
+    gate = keeper(tmp_path)
+
+    def full(*_):
+        raise LedgerError("The disk is full.")
+
+    monkeypatch.setattr(Decisions, "add", full)
+    assert gate.accept(request()).release(None)
+    assert books(tmp_path).releases == 1
+    assert history(tmp_path).counts == {}
+    assert "the decision is not kept" in caplog.text
+
+
+def test_runs_that_the_budget_refused_are_forgotten_after_a_day(tmp_path):
+    keeper(tmp_path)
+    found = Decisions(tmp_path / "ledger")
+    now = Moment(1e9, "boot", 5.0)
+    found.add(Decision(now.time, "7", 1, "budget-spent"), 0.1, "7 mark", now)
+    later = Moment(now.time + 86401, "boot", now.running + 86401)
+    assert found.refused_runs(now) == ["7 mark"]
+    assert found.refused_runs(later) == []
+    found.add(Decision(later.time, "8", 1, "budget-spent"), 0.1, "8 mark", later)
+    assert found.refused_runs(now) == ["8 mark"]
+
+
+def test_models_are_for_this_user_alone_and_no_link_is_followed(tmp_path):
+    folder = ModelFolder(tmp_path / "models")
+    folder["7.state"] = b"weights"
+    assert (tmp_path / "models").stat().st_mode & 0o777 == 0o700
+    assert (tmp_path / "models" / "7.state.qbmodel").stat().st_mode & 0o777 == 0o600
+    (tmp_path / "secret").write_bytes(b"another user's")
+    (tmp_path / "models" / "8.state.qbmodel").symlink_to(tmp_path / "secret")
+    with pytest.raises(KeyError):
+        folder["8.state"]
+    folder["8.state"] = b"new"  # replaces the link, not what it points to
+    assert (tmp_path / "secret").read_bytes() == b"another user's"
+    os.mkfifo(tmp_path / "models" / "9.state.qbmodel")
+    with pytest.raises(KeyError):
+        folder["9.state"]
+    (tmp_path / "models").chmod(0o777)
+    with pytest.raises(PolicyError, match="Other users may write"):
+        folder["7.state"] = b"weights"
+    (tmp_path / "link").symlink_to(tmp_path / "elsewhere")
+    (tmp_path / "elsewhere").mkdir(mode=0o700)
+    with pytest.raises(PolicyError, match="link"):
+        ModelFolder(tmp_path / "link")["7.state"] = b"weights"
+
+
+def test_a_logger_that_an_engine_disabled_still_tells_the_owner(tmp_path, owner_log):
+    """`logging.config.fileConfig`, as database migrations call it, disables all loggers."""
+    gate = keeper(tmp_path)
+    logging.getLogger("quietbit.node.gate").disabled = True
+    with pytest.raises(NotAllowed):
+        gate.accept(replace(request(1), mechanism="{}"))
+    assert "not-allowed" in owner_log.last()

@@ -1,0 +1,97 @@
+"""Plans of masked sums: of everything that all clients were asked alike."""
+
+import json
+from dataclasses import fields, replace
+
+from federation.node.makers import BALL, MECHANISM
+from federation.secagg.kit import identity
+from quietbit.design.closed_form import binomial_design
+from quietbit.mechanism.ball import Ball
+from quietbit.mechanism.interpolated import InterpolatedMVU
+from quietbit.mechanism.rotation import round_number
+from quietbit.node.request import Request, SumPart, run_name, sum_plan
+from refusals import refuses
+
+LARGER = InterpolatedMVU(MECHANISM.design, Ball("l2", 1.0, 43))
+WIDER = InterpolatedMVU(binomial_design(2, 1.5), BALL)
+
+
+def asked(clients=6, threshold=4, server="honest-but-curious", run=1, number=1, honest=2, **near):
+    part = SumPart("keys", clients, 1, threshold, honest, server, **near)
+    return Request(run, number, 9, 50, "a description", 4.0, 1e-5, "zero-out", 3, part)
+
+
+def test_a_plan_is_of_everything_that_clients_must_agree_on():
+    """Every field but the node and the step is in the terms, new fields included."""
+    one = asked(run=2**63 + 5, number=3)
+    plan = sum_plan(one, MECHANISM, None)
+    assert (plan.clients, plan.threshold, plan.dimension, plan.largest_code, plan.bits) == (
+        6,
+        4,
+        42,
+        1,
+        3,
+    )
+    others = {
+        "run": 1,
+        "round": 4,
+        "dimension": 51,
+        "mechanism": "another",
+        "epsilon": 5.0,
+        "delta": 1e-6,
+        "adjacency": "replace-one",
+        "unit": "sample",
+    }
+    parts = {"clients": 7, "threshold": 5, "honest": 3}
+    contexts = {
+        plan.context,
+        sum_plan(one, LARGER, None).context,
+        sum_plan(one, WIDER, None).context,
+    }
+    contexts |= {
+        sum_plan(replace(one, **{name: value}), MECHANISM, None).context
+        for name, value in others.items()
+    }
+    for name, value in parts.items():
+        part = replace(one.sum, **{name: value})
+        contexts.add(sum_plan(replace(one, sum=part), MECHANISM, None).context)
+    assert len(contexts) == 3 + len(others) + len(parts)
+    alike = {"node": 10, "client": 4, "sum": replace(one.sum, step="vector", number=2, table=b"x")}
+    assert set(alike) | set(others) == {field.name for field in fields(Request)}
+    assert sum_plan(replace(one, **alike), MECHANISM, None).context == plan.context
+    told = json.loads(one.terms)
+    assert set(told) == set(others) | {"sum"}
+    assert set(told["sum"]) == {field.name for field in fields(SumPart)} - {
+        "step",
+        "number",
+        "table",
+    }
+
+
+def test_sizes_that_the_threshold_does_not_fit_are_refused():
+    assert sum_plan(asked(), MECHANISM, None).most_colluders == 3
+    for clients in (3, 8):
+        with refuses("threshold", 4):
+            sum_plan(asked(clients), MECHANISM, None)
+    members = tuple(identity(number).public for number in range(1, 7))
+    for clients in (3, 6):
+        with refuses("threshold", 4):
+            sum_plan(asked(clients, server="active"), MECHANISM, members[:clients])
+    assert sum_plan(asked(5, server="active"), MECHANISM, members[:5]).most_colluders == 2
+    with refuses("sum", None):
+        sum_plan(replace(asked(), sum=None), MECHANISM, None)
+
+
+def test_rows_change_with_run_and_round():
+    found = {round_number(run_name(run), number) for run in range(20) for number in range(1, 21)}
+    assert len(found) == 400
+    assert max(found) < 2**64
+
+
+def test_steps_belong_to_their_server():
+    assert SumPart("confirm", 5, 1, 4, 2, "active").active
+    for step in ("confirm", "identity", "more"):
+        with refuses("step of the sum", step):
+            SumPart(step, 5, 1, 4, 2, "honest-but-curious")
+    with refuses("server model", "kind"):
+        SumPart("keys", 5, 1, 4, 2, "kind")

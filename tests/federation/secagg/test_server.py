@@ -1,0 +1,262 @@
+"""Masked sums: exact whoever leaves, refused below the threshold, never silently wrong."""
+
+from __future__ import annotations
+
+import pickle
+from itertools import combinations_with_replacement
+
+import numpy as np
+import pytest
+
+pytest.importorskip("cryptography", reason="needs the all extra")
+
+from federation.secagg.kit import DIMENSION, Room, codes_for, identity, plan_of
+from quietbit.secagg.client import SumClient
+from quietbit.secagg.codec import Unmasking
+from quietbit.secagg.keys import SHARE_SIZE
+from quietbit.secagg.plan import ProtocolError
+from quietbit.secagg.server import SumServer, simulate_secure_sum
+from refusals import refuses
+
+
+@pytest.mark.parametrize(
+    ("clients", "threshold", "active"),
+    [(2, 2, False), (3, 2, False), (4, 3, False), (3, 3, True), (4, 3, True)],
+)
+def test_exact_for_every_dropout_pattern_or_closed(
+    clients: int, threshold: int, active: bool
+) -> None:
+    """Each client stays or leaves before a step: all patterns, up to the clients' order."""
+    plan = plan_of(clients, threshold, active=active)
+    codes, people = (
+        codes_for(plan),
+        {i: identity(i) for i in range(1, clients + 1)} if active else None,
+    )
+    names = ["sharing", "masking", *(["confirming"] if active else []), "unmasking"]
+    done, closed, rng = 0, 0, np.random.default_rng(clients)
+    for unordered in combinations_with_replacement(range(len(names) + 1), clients):
+        pattern = rng.permutation(unordered).tolist()
+        gone = {
+            f"gone_before_{name}": [i + 1 for i, stage in enumerate(pattern) if stage == s]
+            for s, name in enumerate(names)
+        }
+        sent = [i + 1 for i, stage in enumerate(pattern) if stage >= 2]
+        if sum(stage == len(names) for stage in pattern) >= threshold:
+            found = simulate_secure_sum(plan, codes, identities=people, **gone)
+            assert found.clients == tuple(sent)
+            assert (found.total == sum(codes[i] for i in sent)).all()
+            done += 1
+        else:
+            with pytest.raises(ProtocolError, match="threshold"):
+                simulate_secure_sum(plan, codes, identities=people, **gone)
+            closed += 1
+    print(f"dropout patterns, n = {clients}, t = {threshold}: {done} exact, {closed} closed")
+    assert done > 0
+    assert closed > 0
+
+
+def test_twelve_clients_all_ones_fill_the_modulus() -> None:
+    plan = plan_of(15, 9, active=False, dimension=40)  # the sum 15 is the largest of 4 bits
+    codes = {i: np.ones(40, dtype=np.uint32) for i in range(1, 16)}
+    assert (simulate_secure_sum(plan, codes).total == 15).all()
+    found = simulate_secure_sum(
+        plan, codes, gone_before_masking=[1, 7, 15], gone_before_unmasking=[2, 3, 9]
+    )
+    assert (found.total == 12).all()
+
+
+def test_codes_of_two_bits_are_summed_exactly() -> None:
+    plan = plan_of(5, 3, active=False, largest_code=3)  # sums up to 15: 4 bits
+    codes = codes_for(plan)
+    codes[1][:] = codes[2][:] = 3
+    found = simulate_secure_sum(plan, codes, gone_before_masking=[4], gone_before_unmasking=[1])
+    assert (found.total == sum(codes[i] for i in (1, 2, 3, 5))).all()
+    with refuses("codes"):
+        simulate_secure_sum(plan, {**codes, 3: codes[3] + 4})
+
+
+@pytest.mark.parametrize("active", [False, True])
+def test_a_client_gives_up_one_secret_of_each_and_answers_once(active: bool) -> None:
+    room = Room(plan_of(4, 3, active=active))
+    room.confirmed([1, 2, 3]) if active else room.masked([1, 2, 3])
+    told = (room.proof, room.server.masked(1)) if active else ({}, {})
+    answer = room.clients[1].unmask(room.u2, *told)
+    assert set(answer.seeds) == {1, 2, 3}
+    assert set(answer.pair_keys) == {4}
+    assert all(
+        len(part) == SHARE_SIZE for part in (*answer.seeds.values(), *answer.pair_keys.values())
+    )
+    with pytest.raises(ProtocolError, match="not the next"):
+        room.clients[1].unmask({1, 2, 3, 4}, *told)
+    with pytest.raises(ProtocolError, match="threshold"):
+        room.clients[2].unmask({1, 2}, *told)
+    with pytest.raises(ProtocolError, match="lacks this one"):
+        room.clients[3].unmask({1, 2, 4}, *told)
+    with pytest.raises(ProtocolError, match="threshold"):
+        room.server.finish({1: answer})
+    with refuses("client", 1):
+        room.server.receive(1, b"")
+
+
+def test_nothing_secret_is_shown() -> None:
+    room = Room(plan_of(4, 3))
+    kept = room.clients[1].to_bytes()
+    assert repr(room.clients[1]) == "SumClient(1)"
+    with pytest.raises(TypeError, match="pickled"):
+        pickle.dumps(room.clients[1])
+    assert not kept.isascii()
+    room.confirmed([1, 2, 3])
+    answer = room.clients[1].unmask(room.u2, room.proof, room.server.masked(1))
+    assert repr(answer) == "Unmasking(pair_keys of [4], seeds of [1, 2, 3])"
+
+
+@pytest.mark.parametrize("active", [False, True])
+def test_a_client_that_is_put_away_between_steps_goes_on_where_it_was(active: bool) -> None:
+    plan = plan_of(4, 3, active=active)
+    room = Room(plan)
+
+    def again() -> None:
+        people = {i: identity(i) if active else None for i in room.clients}
+        room.clients = {
+            i: SumClient.from_bytes(plan, one.to_bytes(), people[i])
+            for i, one in room.clients.items()
+        }
+
+    published = {i: client.advertise() for i, client in room.clients.items()}
+    again()
+    roster = room.server.advertise(published)
+    inboxes = room.server.deal({i: client.share(roster) for i, client in room.clients.items()})
+    again()
+    with pytest.raises(ProtocolError, match="not the next"):
+        room.clients[1].share(roster)
+    before = [room.clients[i].to_bytes() for i in room.clients]
+    for i in (1, 2, 3):
+        room.server.receive(
+            i, room.clients[i].mask(room.codes[i], room.server.dealers(), inboxes[i])
+        )
+    after = [room.clients[i].to_bytes() for i in (1, 2, 3)]
+    assert all(
+        len(kept) < len(old) - 64 for kept, old in zip(after, before, strict=False)
+    )  # the secrets are gone
+    again()
+    u2, proof = room.server.arrived(), {}
+    if active:
+        signatures = {i: room.clients[i].confirm(u2) for i in u2}
+        again()
+        proof = room.server.confirm(signatures)
+    found = room.server.finish(
+        {i: room.clients[i].unmask(u2, proof, room.server.masked(i)) for i in u2}
+    )
+    assert (found.total == room.plain((1, 2, 3))).all()
+    who = identity(1) if active else None
+    for bad in (b"\0", after[0][:-1], after[0][:40], b"\xff" * 80):
+        with pytest.raises(ProtocolError, match="leaves the sum"):
+            SumClient.from_bytes(plan, bad, who)
+    for other in (
+        plan_of(4, 3, active=active, name=b"next"),
+        plan_of(4, 4, active=active),
+    ):
+        with pytest.raises(ProtocolError, match="plan"):
+            SumClient.from_bytes(other, after[0], who)
+
+
+def test_secrets_are_gone_with_the_vector() -> None:
+    room = Room(plan_of(3, 3)).dealt()
+    client = room.clients[1]
+    held = [client._sealing, *client._secrets.values()]
+    copies = [bytes(part) for part in held]
+    room.server.receive(1, client.mask(room.codes[1], room.u1, room.inboxes[1]))
+    assert all(not any(part) for part in held)  # overwritten, not only let go
+    assert all(copy not in client.to_bytes() for copy in copies)
+
+
+def test_a_false_share_names_its_holder_and_the_sum_is_right_or_none() -> None:
+    cases = 0
+    for answering in (4, 5):  # exactly t answers, or one more
+        for liar in range(1, 6):
+            room = Room(plan_of(5, 4)).confirmed()
+            answers = dict(list(room.answers().items())[:answering])
+            if liar not in answers:
+                continue
+            victim = liar % 5 + 1
+            seeds = dict(answers[liar].seeds)
+            seeds[victim] = bytes(16)
+            answers[liar] = Unmasking(answers[liar].pair_keys, seeds)
+            cases += 1
+            if answering == 5:
+                assert (room.server.finish(answers).total == room.plain(range(1, 6))).all()
+            else:
+                with pytest.raises(
+                    ProtocolError, match=f"client {liar}: .* share of client {victim}"
+                ):
+                    room.server.finish(answers)
+            assert room.server.liars == {
+                liar: f"it sent a share of client {victim}'s secret that it was not dealt"
+            }
+    print(f"false shares: {cases} cases")
+
+
+@pytest.mark.parametrize("kind", ["seed", "key"])
+def test_a_dealer_that_shares_another_secret_is_named(kind: str) -> None:
+    room = Room(plan_of(5, 4))
+    liar, secret = room.clients[2], (b"seed" if kind == "seed" else b"pair")
+    liar._secrets[secret][:] = bytes(15) + b"\1"  # after it has advertised
+    senders = [1, 2, 3, 4, 5] if kind == "seed" else [1, 3, 4, 5]
+    room.confirmed(senders)
+    with pytest.raises(ProtocolError, match="client 2"):
+        room.server.finish(room.answers())
+    assert set(room.server.liars) == {2}
+
+
+def test_shares_that_are_not_those_committed_to_are_refused_by_their_holder() -> None:
+    room = Room(plan_of(4, 3)).dealt()
+    good = room.inboxes[1][3]
+    for place in (0, 47, 48, 79):  # the seal, and both commitments
+        bad = good[:place] + bytes([good[place] ^ 1]) + good[place + 1 :]
+        with pytest.raises(ProtocolError, match="client 3 dealt to client 1 is not"):
+            room.clients[1].mask(room.codes[1], room.u1, {**room.inboxes[1], 3: bad})
+    swapped = {**room.inboxes[1], 2: room.inboxes[1][3], 3: room.inboxes[1][2]}
+    with pytest.raises(ProtocolError, match="not genuine"):
+        room.clients[1].mask(room.codes[1], room.u1, swapped)
+    for inbox in ({2: room.inboxes[1][2]}, {**room.inboxes[1], 1: good}, {}):
+        with pytest.raises(ProtocolError, match="exactly"):
+            room.clients[1].mask(room.codes[1], room.u1, inbox)
+    room.server.receive(1, room.clients[1].mask(room.codes[1], room.u1, room.inboxes[1]))
+
+
+def test_a_vector_that_is_not_masked_as_it_must_be_makes_no_sum() -> None:
+    room = Room(plan_of(4, 3)).dealt()
+    for i in room.codes:
+        vector = room.clients[i].mask(room.codes[i], room.u1, room.inboxes[i])
+        if i == 2:
+            values = room.plan.unpack(2, vector[: room.plan.payload_size])
+            values = room.plan.reduce(values + np.arange(values.size, dtype=np.uint32))
+            vector = room.plan.pack(2, values) + vector[room.plan.payload_size :]
+        room.server.receive(i, vector)
+    room.u2 = room.server.arrived()
+    room.proof = room.server.confirm({i: room.clients[i].confirm(room.u2) for i in room.u2})
+    with pytest.raises(ProtocolError, match="guard of the sum"):
+        room.server.finish(room.answers())
+
+
+def test_advertisements_that_would_make_others_leave_are_refused_and_named() -> None:
+    room = Room(plan_of(5, 4, active=False))
+    published = {i: client.advertise() for i, client in room.clients.items()}
+    near = room.server.advertise({**published, 5: published[4]})
+    assert set(near) == {1, 2, 3, 4}
+    assert "advertised before" in room.server.liars[5]
+    with pytest.raises(ProtocolError, match="Only 3 clients published keys"):
+        SumServer(room.plan).advertise({i: published[i] for i in (1, 2, 3)})
+
+
+def test_codes_out_of_range_are_refused_before_a_mask_is_made() -> None:
+    room = Room(plan_of(3, 3)).dealt()
+    for bad, name in (
+        (np.full(DIMENSION, 2), "codes"),
+        (np.full(DIMENSION, -1), "codes"),
+        (np.zeros(DIMENSION + 1, int), "number of codes"),
+        (np.full(DIMENSION, np.nan), "type of the codes"),
+    ):
+        with refuses(name):
+            room.clients[1].mask(bad, room.u1, room.inboxes[1])
+    room.server.receive(1, room.clients[1].mask(room.codes[1], room.u1, room.inboxes[1]))

@@ -1,0 +1,230 @@
+"""Evaluations: intervals that cover, shares of whatever an app says, and a budget that is set
+aside.
+"""
+
+from __future__ import annotations
+
+import math
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from core.statistical.kit import assert_binomial, seed
+from quietbit import Adjacency, InvalidParameter, Plan
+from quietbit.federation.parts.evaluation import Evaluation
+from quietbit.privacy.account import Account
+from quietbit.target import Unit
+
+CONFIG = {
+    "quietbit.mechanism": "vmvu",
+    "quietbit.clip": 1.0,
+    "quietbit.epsilon": 4.0,
+    "quietbit.adjacency": "replace-one",
+    "quietbit.releases": 2,
+}
+ASKS = CONFIG | {"quietbit.evaluate": {"epsilon": 0.5}}
+
+
+@pytest.mark.parametrize("share", [0.0, 0.03, 0.5, 0.86, 1.0])
+@pytest.mark.parametrize(("epsilon", "count"), [(0.1, 50), (0.5, 1000), (2.0, 200), (8.0, 30)])
+def test_the_interval_covers_in_95_of_100_runs_and_can_fail_to(
+    share: float, epsilon: float, count: int
+) -> None:
+    """Exactly: the sum of binomial probabilities of all counts whose interval holds the share."""
+    asked = Evaluation(epsilon, adjacency="replace-one")
+    ones = np.arange(count + 1)
+    chances = stats.binom.pmf(ones, count, asked.mechanism.frequency(share))
+    means = [asked.mechanism.share(one / count) for one in ones]
+    found = [asked.estimates([1 - mean, mean], count)[0] for mean in means]
+    covered = np.array([one.low <= share <= one.high for one in found])
+    assert math.fsum(chances[covered]) >= 0.95
+    bare = np.array([one.low + 0.3 * (one.value - one.low) <= share <= one.value for one in found])
+    assert (
+        share in (0.0, 1.0) or math.fsum(chances[bare]) < 0.95
+    )  # an interval cut short is noticed
+
+
+@pytest.mark.parametrize(
+    ("epsilon", "margin", "about_those"), [(0.5, 0.010, 0.0020), (2.0, 0.0099, 0.0011)]
+)
+def test_behind_masks_ten_thousand_answers_are_as_good_as_stated(
+    epsilon, margin, about_those
+) -> None:
+    """2,000 sums by their exact law: the error about the clients that were asked, and the
+    interval's cover of all.
+    """
+    asked = Evaluation(epsilon, adjacency="replace-one", delta=1e-5, honest=10_000)
+    assert asked.margin(10_000) == pytest.approx(margin, rel=0.03)
+    assert asked.spends == 0  # nothing is set aside: the account is the updates'
+    rng, runs, truth = np.random.default_rng(seed(11)), 2000, 0.8
+    right = rng.binomial(10_000, truth, size=runs)
+    lie = asked.mechanism.lie
+    ones = rng.binomial(right, 1 - lie) + rng.binomial(10_000 - right, lie)
+    found = asked.mechanism.share(ones / 10_000)
+    assert 1.96 * float(np.std(found - right / 10_000)) == pytest.approx(about_those, rel=0.1)
+    each = [asked.estimates([1 - share, share], 10_000)[0] for share in found[:500]]
+    assert sum(one.low <= truth <= one.high for one in each) >= stats.binom.ppf(1e-9, 500, 0.95)
+
+
+def test_clients_that_differ_and_a_draw_of_them_are_covered_too() -> None:
+    """Two groups of clients, a cohort drawn without replacement: the share of all is in the
+    interval.
+    """
+    rng, asked = np.random.default_rng(seed(3)), Evaluation(1.0, adjacency="replace-one")
+    right = np.concatenate([np.full(600, 0.97), np.full(400, 0.35)])
+    truth, runs, hits = right.mean(), 1500, 0
+    for _ in range(runs):
+        bits = rng.random(300) < rng.choice(right, 300, replace=False)
+        ones = int(
+            (rng.random(300) < asked.mechanism.frequency(0.0) + asked.mechanism.truth * bits).sum()
+        )
+        share = asked.mechanism.share(ones / 300)
+        found = asked.estimates([1 - share, share], 300)[0]
+        hits += found.low <= truth <= found.high
+    assert hits >= stats.binom.ppf(1e-9, runs, 0.95)
+
+
+def test_the_issue_expects_these_margins_with_ten_thousand_clients() -> None:
+    margins = {
+        epsilon: Evaluation(epsilon, adjacency="replace-one").margin(10_000)
+        for epsilon in (0.5, 2.0)
+    }
+    assert margins[0.5] == pytest.approx(0.040, abs=5e-4)
+    assert margins[2.0] == pytest.approx(0.013, abs=5e-4)
+    assert Evaluation(0.5, adjacency="zero-out").margin(10_000) == pytest.approx(0.0249, abs=5e-4)
+    sizes = [
+        Evaluation(0.5, adjacency="replace-one").margin(count) for count in (100, 1000, 10_000)
+    ]
+    assert all(left > right for left, right in pairwise(sizes))
+
+
+def test_what_an_app_says_becomes_shares() -> None:
+    loss = Evaluation(1.0, "loss", 4.0, adjacency="replace-one")
+    for value, share in ((0.0, 0.0), (1.0, 0.25), (9.0, 1.0), (-3.0, 0.0)):
+        assert loss.shares(value).tolist() == [1 - share, share]
+    histogram = Evaluation(1.0, "confusion", cells=4, adjacency="replace-one")
+    assert histogram.shares([2, 0, 1, 1]).tolist() == [0.5, 0.0, 0.25, 0.25]
+    assert histogram.shares([0, 0, 0, 0]).tolist() == [0.0] * 4
+    assert histogram.shares([1, -5, 0, 0]).tolist() == [1.0, 0.0, 0.0, 0.0]
+    for bad in (math.nan, math.inf, [1.0, 2.0], "0.5 of 1", None):
+        with pytest.raises((InvalidParameter, ValueError, TypeError)):
+            loss.shares(bad)
+    with pytest.raises(InvalidParameter):
+        histogram.shares([1, 2, 3])
+
+
+def test_estimates_are_in_the_units_of_the_metric() -> None:
+    loss = Evaluation(2.0, "loss", 4.0, adjacency="replace-one")
+    found = loss.estimates([0.75, 0.25], 5000)[0]
+    assert found.value == 1.0
+    assert found.low < 1.0 < found.high <= 4.0
+    cells = Evaluation(2.0, "confusion", cells=3, adjacency="replace-one").estimates(
+        [0.2, 0.3, 0.5], 5000
+    )
+    assert [one.value for one in cells] == [0.2, 0.3, 0.5]
+
+
+def test_the_answers_of_a_histogram_name_cells_as_often_as_the_law_says() -> None:
+    asked = Evaluation(1.0, "confusion", cells=5, adjacency="replace-one")
+    frequencies = [asked.mechanism.frequency(share) for share in (0.5, 0.2, 0.1, 0.1, 0.1)]
+    assert math.fsum(frequencies) == pytest.approx(1.0)
+    drawn = np.random.default_rng(seed(4)).multinomial(10_000, frequencies)
+    assert_binomial(drawn, 10_000, frequencies)
+
+
+@pytest.mark.parametrize("nested", [True, False])
+def test_a_plan_reads_it_nested_and_flat_and_writes_it(nested: bool) -> None:
+    keys = {"epsilon": 0.5, "metric": "loss", "most": 3.0, "releases": 6}
+    table = (
+        {"quietbit.evaluate": keys}
+        if nested
+        else {f"quietbit.evaluate.{key}": keys[key] for key in keys}
+    )
+    plan = Plan.from_run_config(CONFIG | table)
+    asked = plan.evaluation
+    assert asked is not None
+    assert (asked.epsilon, asked.metric, asked.most, asked.releases) == (0.5, "loss", 3.0, 6)
+    assert asked.spends == 3.0
+    assert Plan.from_run_config(plan.to_run_config()) == plan
+
+
+def test_without_it_nothing_changes() -> None:
+    plan = Plan.from_run_config(CONFIG)
+    assert plan.evaluation is None
+    assert plan.update_target is not None
+    assert plan.update_target == plan.target
+
+
+@pytest.mark.parametrize(
+    ("changes", "word"),
+    [
+        ({"quietbit.evaluate.metric": "loss"}, "quietbit.evaluate.epsilon must be given"),
+        ({"quietbit.evaluate.epsilon": 2.0}, "quietbit.epsilon must be above 4.0"),
+        (
+            {"quietbit.evaluate.epsilon": 0.5, "quietbit.evaluate.most": 0.0},
+            "quietbit.evaluate.most",
+        ),
+        (
+            {"quietbit.evaluate.epsilon": 0.5, "quietbit.evaluate.cells": 1},
+            "quietbit.evaluate.cells",
+        ),
+        ({"quietbit.evaluate.epsilon": 0.5, "quietbit.evaluate.releases": 0}, "releases"),
+        ({"quietbit.evaluate.epsilon": -1.0}, "quietbit.evaluate.epsilon"),
+        ({"quietbit.evaluate.rate": 0.1}, "evaluate.rate"),
+    ],
+)
+def test_what_cannot_be_kept_is_refused_by_its_key(changes: dict[str, object], word: str) -> None:
+    with pytest.raises(InvalidParameter, match=word):
+        Plan.from_run_config(CONFIG | changes)
+
+
+def test_a_plan_leaves_updates_what_it_does_not_set_aside() -> None:
+    plan = Plan.from_run_config(ASKS)
+    left = plan.update_target
+    assert left.epsilon < 3.0 <= math.nextafter(left.epsilon, 4.0)
+    assert left.delta < 1e-5 * math.exp(-1.0) < left.delta * (1 + 1e-14)
+    mechanism, plain = plan.mechanism_for(64), Plan.from_run_config(CONFIG).mechanism_for(64)
+    assert Account(left, "adaptive").spend(plan.release(mechanism), 2).epsilon() <= left.epsilon
+    assert mechanism.error().squared > plain.error().squared
+
+
+def hockey_stick(first: Any, second: Any, epsilon: float) -> float:
+    """Return the smallest delta at which the two laws are as close as this epsilon says, both
+    ways round.
+    """
+    apart = [
+        np.maximum(a - math.exp(epsilon) * b, 0.0).sum()
+        for a, b in ((first, second), (second, first))
+    ]
+    return float(max(apart))
+
+
+def test_setting_aside_holds_for_answers_between_updates_that_depend_on_them() -> None:
+    """Two updates of random laws, and between them an answer whose truth depends on the first:
+    laws multiplied out.
+    """
+    rng, aside, part, close = np.random.default_rng(seed(8)), 0.7, 0.6, 0
+    for _ in range(300):
+        first, second = rng.dirichlet(np.full(4, rng.choice([0.3, 2.0])), size=2)
+        alone = hockey_stick(np.outer(first, first), np.outer(second, second), part)
+        worlds = []
+        for law, sign in ((first, 1), (second, -1)):
+            said = 1 / (
+                1 + np.exp(-sign * aside * np.array([1.0, -1.0, 0.3, 0.0]))
+            )  # by the first update's output
+            answers = np.stack([said, 1 - said])
+            worlds.append((law[:, None, None] * answers.T[:, :, None] * law[None, None, :]).ravel())
+        together = hockey_stick(*worlds, part + aside)
+        assert together <= math.exp(aside) * alone * (1 + 1e-12)
+        close += hockey_stick(*worlds, part) > alone * (1 + 1e-9)
+    assert close > 100  # with nothing set aside it does not hold
+
+
+def test_a_sample_is_priced_as_if_it_changed_the_answer() -> None:
+    client = Evaluation(0.5, adjacency="zero-out")
+    sample = Evaluation(0.5, adjacency="zero-out", unit=Unit.SAMPLE)
+    assert sample.mechanism.truth < client.mechanism.truth
+    assert sample.mechanism.epsilon_upper(Adjacency.REPLACE_ONE) <= 0.5

@@ -1,0 +1,337 @@
+"""The table of run-config keys: what is read, what is refused, and one mechanism at both ends."""
+
+import tomllib
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from quietbit import Plan
+from quietbit.errors import InvalidParameter
+from quietbit.federation.layout import ModelLayout, named_arrays
+from quietbit.federation.plan import KEYS
+from quietbit.mechanism.ball import Norm
+from quietbit.mechanism.calibrate import calibrate
+from quietbit.mechanism.interpolated import InterpolatedMVU
+from quietbit.mechanism.registry import build, describe, family_of, identity_of
+from quietbit.privacy.account import Account
+from quietbit.target import Adjacency, Trust
+from refusals import refuses
+
+ROOT = Path(__file__).parents[2]
+CONFIG = {
+    "quietbit.mechanism": "imvu",
+    "quietbit.clip": 1,
+    "quietbit.epsilon": 3.0,
+    "quietbit.adjacency": "zero-out",
+    "quietbit.releases": 10,
+    "local-epochs": 2,
+}
+SUMS = {"masks.threshold": 5, "masks.server": "active"}
+
+
+def read(**changes):
+    config = CONFIG | {f"quietbit.{key.replace('_', '-')}": value for key, value in changes.items()}
+    return Plan.from_run_config({key: value for key, value in config.items() if value is not None})
+
+
+def test_what_is_left_out_has_the_defaults_of_the_library():
+    found = read()
+    assert (found.clip, found.delta, found.mechanism.norm, found.mode) == (
+        1,
+        1e-5,
+        Norm.L2,
+        "adaptive",
+    )
+    assert found.target.adjacency is Adjacency.ZERO_OUT
+
+
+def test_settings_survive_the_config():
+    found = read(
+        local_arrays="a,b.*",
+        delta=1e-6,
+        **{"mechanism.bits": 2, "mechanism.keep": 64},
+    )
+    assert Plan.from_run_config(found.to_run_config()) == found
+
+
+def test_the_page_of_keys_has_every_key():
+    text = (ROOT / "docs" / "reference" / "plan.md").read_text(encoding="utf-8")
+    for key in KEYS:
+        assert f"`{key}`" in text, key
+
+
+@pytest.mark.parametrize(
+    ("changes", "name"),
+    [
+        ({"mechanism": None, "clip": None}, "mechanism"),
+        ({"epsilon": None}, "epsilon"),
+        ({"adjacency": None}, "adjacency"),
+        ({"clip": None}, "clip"),
+        ({"mechanism": "none"}, "mechanism"),
+        ({"mechanism": "rappor"}, "mechanism"),
+        ({"clip": 0.0}, "clip"),
+        ({"epsilon": "3"}, "epsilon"),
+        ({"adjacency": "add-remove"}, "adjacency"),
+        ({"releases": None}, "releases"),
+        ({"mechanism.design_epsilon": 2.0}, "releases"),
+        ({"mechanism.noise_multiplier": 2.0, "releases": None}, "mechanism.noise-multiplier"),
+        ({"mechanism.norm": "l3"}, "mechanism.norm"),
+        ({"seed": 1}, "seed"),
+        ({"rng": "seeded"}, "rng"),
+        ({"cohort": 5}, "cohort"),
+        ({"samples": True}, "samples.dataset-size"),
+        ({"samples.dataset-size": 5, "mechanism.norm": "l1"}, "mechanism.norm"),
+        ({"participation": "sampled"}, "participation"),
+        ({"local_arrays": 3}, "local-arrays"),
+        ({"local_arrays": [1]}, "local-arrays"),
+        ({"trust": "central"}, "trust"),
+        ({"masks.server": "active"}, "masks.threshold"),
+        ({"masks.threshold": 5}, "masks.server"),
+        ({"masks": True}, "masks.threshold"),
+        (SUMS | {"masks.neighbours": 4}, "masks.neighbours"),
+        (SUMS | {"masks.share-threshold": 4}, "masks.share-threshold"),
+        (SUMS | {"masks.honest": 6}, "masks.honest"),
+        (SUMS | {"masks.timeout": 0.0}, "masks.timeout"),
+        (SUMS | {"mechanism": "gaussian"}, "mechanism"),
+        (SUMS | {"mechanism.beta": 2.0}, "mechanism.beta"),
+        ({"evaluate.epsilon": 5.0}, "epsilon"),
+        ({"replay": 3}, "replay"),
+    ],
+)
+def test_a_refusal_names_the_key_as_the_config_spells_it(changes, name):
+    with pytest.raises(InvalidParameter) as refusal:
+        read(**changes)
+    assert refusal.value.name == f"quietbit.{name}"
+    assert "\n" not in str(refusal.value)
+
+
+@pytest.mark.parametrize(
+    ("changes", "nearest"),
+    [
+        ({"epsilom": 3.0}, "quietbit.epsilon"),
+        ({"Epsilon": 3.0}, "quietbit.epsilon"),
+        ({"masks.treshold": 3}, "quietbit.masks.threshold"),
+        ({"words": "secure"}, ""),
+        ({"mode": "planned"}, ""),
+        ({"masks.words": 3}, ""),
+        ({"epsilon.masks": 3}, ""),
+    ],
+)
+def test_an_unknown_key_is_refused_with_the_nearest(changes, nearest):
+    with pytest.raises(InvalidParameter) as refusal:
+        read(**changes)
+    assert refusal.value.name == "run-config key"
+    assert nearest in refusal.value.rule
+
+
+@pytest.mark.parametrize(
+    ("changes", "name"),
+    [
+        ({"mechanism.bits": 99}, "mechanism.bits"),
+        ({"mechanism.levels": 1}, "mechanism.levels"),
+        ({"clip": 1e40}, "clip"),
+        ({"mechanism.keep": 3}, "mechanism.keep"),
+        ({"mechanism.decoder": "best"}, "mechanism.decoder"),
+    ],
+)
+def test_refusals_of_a_calibration_name_the_key(changes, name):
+    with pytest.raises(InvalidParameter) as refusal:
+        read(**changes).mechanism_for(100)
+    assert refusal.value.name == f"quietbit.{name}"
+
+
+def test_tables_and_dotted_keys_are_the_same_plan():
+    text = """
+    mechanism = {name = "imvu", keep = 64}
+    clip = 1.0
+    epsilon = 3.0
+    adjacency = "zero-out"
+    releases = 10
+    [masks]
+    threshold = 5
+    server = "active"
+    """
+    nested = Plan.read(tomllib.loads(text), mode="adaptive")
+    flat = read(**SUMS, **{"mechanism.keep": 64})
+    assert nested == flat
+    assert flat.masks.honest == 5
+    assert read(masks=False).masks is None
+
+
+@pytest.mark.parametrize("key", ["quietbit_epsilon", "quietbit-epsilon", "quietbit", "quietbit."])
+def test_a_key_that_begins_like_ours_and_is_none_is_refused(key):
+    with refuses("run-config key", key):
+        Plan.from_run_config(CONFIG | {key: 1.0})
+
+
+@pytest.mark.parametrize("table", ["quitebit", "Quietbit", "quiet-bit"])
+def test_a_table_whose_name_is_nearly_ours_is_named(table):
+    """A misspelt section beside ours was ignored."""
+    with pytest.raises(InvalidParameter, match=f"'{table}': did you mean 'quietbit'"):
+        Plan.from_run_config(CONFIG | {f"{table}.masks.threshold": 5})
+    assert Plan.from_run_config(CONFIG | {"quiet.epochs": 5, "bit.rate": 3}).epsilon == 3.0
+
+
+@pytest.mark.parametrize("key", ["epsilon", "clip", "releases"])
+def test_a_number_in_quotes_is_refused_with_the_remedy(key):
+    with pytest.raises(InvalidParameter) as error:
+        read(**{key: "8"})
+    assert error.value.name == f"quietbit.{key}"
+    assert error.value.remedy == "write 8 without quotes"
+    with pytest.raises(InvalidParameter) as error:
+        read(**{key: "8,0"})
+    assert error.value.remedy == ""
+
+
+def test_a_mechanism_without_a_cost_to_samples_is_named_as_the_plan_names_it():
+    found = read(**{"mechanism": "vmvu", "samples.dataset-size": 100, "samples.sampling-rate": 0.1})
+    with refuses("quietbit.mechanism", "vmvu"):
+        found.mechanism_for(100)
+
+
+def fits(found, mechanism, releases):
+    return Account(found.target, "adaptive").allows(found.release(mechanism), releases)
+
+
+@pytest.mark.parametrize("name", ["imvu", "gaussian", "mvu", "skellam"])
+def test_nodes_can_answer_as_often_as_the_mechanism_is_calibrated_for_and_not_once_more(name):
+    found = read(mechanism=name)
+    mechanism = found.mechanism_for(100)
+    assert fits(found, mechanism, 10)
+    assert not fits(found, mechanism, 11)
+    assert (mechanism.privacy(Adjacency.ZERO_OUT) * 10).epsilon(1e-5) <= 3.0
+    assert (
+        Account(found.target, "adaptive").spend(found.release(mechanism), 10).epsilon()
+        > 3.0 * 0.999
+    )
+    assert found.mechanism_for(100) is mechanism
+
+
+def test_under_secure_aggregation_the_sum_over_the_honest_meets_the_budget():
+    found = read(**SUMS | {"masks.threshold": 20, "masks.honest": 15})
+    mechanism = found.mechanism_for(100)
+    assert fits(found, mechanism, 10)
+    assert not fits(found, mechanism, 11)
+    assert (mechanism.sum_privacy(15, Adjacency.ZERO_OUT) * 10).epsilon(1e-5) <= 3.0
+    assert found.target.trust is Trust.SECURE_AGGREGATION
+    assert read(**SUMS | {"masks.threshold": 20}).masks.honest == 20
+    assert read().target.trust is Trust.LOCAL
+    assert Plan.from_run_config(found.to_run_config()) == found
+
+
+def test_a_strength_given_by_hand_is_used():
+    mechanism = read(
+        releases=None,
+        **{
+            "mechanism.design_epsilon": 2.0,
+            "mechanism.beta": 3.0,
+            "mechanism.decoder": "unbiased-at-zero",
+        },
+    ).mechanism_for(8)
+    assert isinstance(mechanism, InterpolatedMVU)
+    assert (mechanism.design.spec.epsilon, mechanism.beta, mechanism.decoder) == (
+        2.0,
+        3.0,
+        "unbiased-at-zero",
+    )
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("clip", 2.0),
+        ("releases", 11),
+        *((f"mechanism.{n}", v) for n, v in {"norm": "l1", "bits": 2, "beta": 2.0}.items()),
+    ],
+)
+def test_every_choice_changes_the_identity(key, value):
+    identities = {identity_of(found.mechanism_for(16)) for found in (read(), read(**{key: value}))}
+    assert len(identities) == 2
+
+
+def test_names_of_local_arrays():
+    found = read(local_arrays="head.bias, *.num_batches_tracked,")
+    names = ("head.bias", "bn1.num_batches_tracked", "head.weight")
+    arrays = named_arrays({name: np.zeros(2, dtype=np.float32) for name in names})
+    assert ModelLayout.of(arrays, found.local_arrays).kept == names[:2]
+    (_, _, last) = arrays
+    assert ModelLayout.of({last: arrays[last]}, read().local_arrays).kept == ()
+
+
+def test_some_coordinates_are_kept_and_a_node_knows_the_family_inside():
+    found = read(**{"mechanism.keep": 64, "epsilon": 8.0, "releases": 5}).mechanism_for(3000)
+    assert found.keep == 64
+    assert family_of(found) == "imvu"
+    assert family_of(build(describe(found))) == "imvu"
+    sums = read(**SUMS, **{"mechanism.keep": 64}).mechanism_for(3000)
+    assert (sums.keep, sums.rows) == (64, 0)  # which ones is said anew in every round
+
+
+def test_auto_becomes_a_mechanism_before_anything_is_priced():
+    found = read(mechanism="auto", releases=5)
+    mechanism = found.mechanism_for(40)
+    assert build(describe(mechanism)).privacy(Adjacency.ZERO_OUT) is not None
+    assert (
+        Account(found.target, "adaptive").spend(found.release(mechanism), 5).epsilon()
+        <= found.epsilon
+    )
+
+
+@pytest.mark.parametrize(
+    ("epsilon", "releases"),
+    [(150.0, 3), *(pytest.param(one, 4, marks=pytest.mark.long) for one in (100.0, 300.0))],
+)
+def test_engines_take_what_calibrate_saturates_at(epsilon, releases):
+    """The search for a lower target once ended at 0 here, and refused a budget that nobody had
+    asked for.
+    """
+    found = read(mechanism="vmvu", epsilon=epsilon, releases=releases)
+    mechanism = found.mechanism_for(100)
+    assert fits(found, mechanism, releases)
+    same = calibrate(
+        "vmvu",
+        ball=mechanism.ball,
+        epsilon=epsilon,
+        delta=1e-5,
+        adjacency="zero-out",
+        releases=releases,
+    )
+    assert same.saturated
+    assert mechanism.error().squared <= 1.1 * same.squared_error
+
+
+@pytest.mark.parametrize(
+    "mechanism", ["imvu", "vmvu", "skellam"]
+)  # enough Gaussian noise meets any budget at delta > 0
+def test_a_budget_out_of_reach_is_refused_by_the_number_that_was_asked_for(mechanism):
+    with pytest.raises(InvalidParameter) as refusal:
+        read(mechanism=mechanism, epsilon=1e-9, releases=1000).mechanism_for(100)
+    assert (refusal.value.name, refusal.value.value) == ("quietbit.epsilon", 1e-9)
+
+
+@pytest.mark.parametrize("mechanism", ["imvu", "gaussian", "mvu", "vmvu"])
+def test_delta_zero_is_never_a_matter_of_another_epsilon(mechanism):
+    """Where a mechanism has no account at delta 0, delta is at fault; where it has one, it is
+    met.
+    """
+    found = read(mechanism=mechanism, delta=0.0, epsilon=8.0, releases=1)
+    try:
+        assert fits(found, found.mechanism_for(100), 1)
+    except InvalidParameter as refusal:
+        assert refusal.name == "quietbit.delta" or refusal.value == 8.0  # noqa: PT017 - either answer is one
+
+
+def test_a_plan_is_read_from_a_table_without_a_prefix():
+    table = {
+        "mechanism": {"name": "gaussian", "noise-multiplier": 2.0},
+        "clip": 1.0,
+        "adjacency": "zero-out",
+        "cohort": 3,
+    }
+    found = Plan.read(table)
+    assert (found.mechanism.noise_multiplier, found.cohort, found.mode) == (2.0, 3, "planned")
+    assert found.target.epsilon == float("inf")
+    with pytest.raises(InvalidParameter) as refusal:
+        Plan.read(table | {"masks": {"server": "active"}})
+    assert refusal.value.name == "masks.server"

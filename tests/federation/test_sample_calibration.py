@@ -1,0 +1,82 @@
+"""A target at sample level: met by the account that the run keeps, for every mechanism that has
+one.
+"""
+
+import numpy as np
+import pytest
+
+import quietbit
+from federation.simulate.makers import chosen, small_problem
+from quietbit.federation.participation import Schedule, releases_per_client
+from quietbit.federation.simulate.loop import simulate
+from quietbit.target import Adjacency, Unit
+from quietbit_lab.baseline.skellam import IndependentSkellam, Skellam
+
+SIZES = np.array([30, 12, 12, 90, 45, 17], dtype=np.int64)
+KINDS = [
+    {"mechanism": "gaussian"},
+    {"mechanism": "sign"},
+    {"mechanism": "laplace", "norm": "l1", "delta": 0.0},
+    {"mechanism": "imvu", "bits": 1, "beta": 16.0, "clamp": True},
+    {"mechanism": "imvu", "bits": 3, "beta": 16.0, "clamp": True},
+    {"mechanism": "imvu", "bits": 1, "beta": 4.0, "norm": "l1", "delta": 0.0},
+    {"mechanism": "skellam"},
+]
+
+
+def planned(**given):
+    usual = {"lr": 0.1, "rounds": 30, "cohort": 2, "clip": 0.5, "unit": "sample", "epsilon": 4.0}
+    return chosen(**{**usual, **given})
+
+
+@pytest.mark.parametrize(
+    "kind", KINDS, ids=lambda kind: f"{kind['mechanism']}-{kind.get('norm', 'l2')}"
+)
+@pytest.mark.parametrize("schedule", ["each-once", "sampled"])
+@pytest.mark.parametrize("adjacency", list(Adjacency))
+def test_the_target_is_met_from_below_by_the_worst_client(kind, schedule, adjacency):
+    plan, _ = planned(**kind, participation=schedule, adjacency=adjacency.value)
+    counts = releases_per_client(Schedule(schedule, SIZES.size, 2, 7), 30)
+    account = plan.account(plan.mechanism_for(39, SIZES, counts), SIZES)
+    account.counts = counts
+    answers = [
+        account.cost(client).guarantee(plan.delta).epsilon_upper for client in range(SIZES.size)
+    ]
+    assert 4.0 * (1 - 1e-4) <= max(answers) == account.worst(plan.delta).epsilon_upper <= 4.0
+
+
+def test_a_calibrated_run_ends_at_its_target():
+    problem = small_problem(samples=10)
+    run = simulate(problem, *planned(mechanism="gaussian", cohort=3, rounds=6))
+    assert run.status == "finished"
+    assert 4.0 * (1 - 1e-4) <= run.guarantee.epsilon_upper <= 4.0
+    assert run.guarantee.unit is Unit.SAMPLE
+
+
+def test_more_samples_need_less_noise():
+    noises = [
+        planned(mechanism="gaussian")[0].mechanism_for(39, SIZES * k, 3).noise_multiplier
+        for k in (1, 2)
+    ]
+    assert noises[0] == pytest.approx(2 * noises[1], rel=1e-3)
+
+
+def test_what_is_rounded_within_bounds_is_refused():
+    with pytest.raises(quietbit.InvalidParameter, match="sample-level"):
+        planned(mechanism="mvu")[0].mechanism_for(39, SIZES, 3)
+
+
+def test_where_samples_are_protected_skellam_rounds_each_coordinate_on_its_own():
+    calibrated = planned(mechanism="skellam")[0].mechanism_for(39, SIZES, 3)
+    given = planned(mechanism="skellam", noise_multiplier=2.4)[0].mechanism_for(39, SIZES)
+    assert isinstance(calibrated, IndependentSkellam)
+    assert isinstance(given, IndependentSkellam)
+    assert given.inner.noise_multiplier == pytest.approx(2.4 / 12)
+    assert isinstance(
+        planned(mechanism="skellam", unit="client")[0].mechanism_for(39, releases=3), Skellam
+    )
+
+
+def test_a_beta_too_small_for_the_target_is_refused():
+    with pytest.raises(quietbit.InvalidParameter, match="beta must be above 1 "):
+        planned(mechanism="imvu", epsilon=20.0)[0].mechanism_for(39, SIZES * 100, 1)
