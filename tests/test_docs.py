@@ -58,7 +58,7 @@ ROW = re.compile(r"^\| (.+) \| `(quietbit(?:_lab)?\.[\w.]+)` \| `(tests/[\w/]+\.
 GIVEN = {
     "docs/reference/wire_format.md": {
         "struct": struct,
-        "data": (ROOT / "tests" / "golden" / "payloads" / "v1_imvu_1bit.bin").read_bytes(),
+        "data": (ROOT / "tests" / "core" / "golden" / "payloads" / "v1_imvu_1bit.bin").read_bytes(),
     },
 }
 
