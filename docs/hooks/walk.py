@@ -38,7 +38,7 @@ __all__ = [
 
 ROOT = Path(quietbit.__file__).parent
 DIMENSION = 1000
-COMPILED = f"{os.sep}kernel{os.sep}native{os.sep}"  # counts with the kernel that calls it
+COMPILED = f"{os.sep}kernel{os.sep}c{os.sep}"  # counts with the kernel that calls it
 # From the top down: a folder imports what is below it only.
 LAYERS = (
     "cli",
