@@ -8,6 +8,7 @@ commands.
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -20,13 +21,10 @@ __all__ = ["PAGE", "page"]
 PAGE = Path(__file__).parent.parent / "reference" / "command-line.md"
 OPENING = """# The command line
 
-`quietbit COMMAND --help` prints what this page says: the page is generated from it (`docs/hooks/command_line.py`).
-
+This page is generated from the commands (`docs/hooks/command_line.py`); `quietbit COMMAND --help` says more about each.
 Every command takes `--json` and `--help`. Tables and JSON go to stdout, progress to stderr. Exit codes: 0 done; 1 done,
 and the answer is no; 2 bad input, with one sentence on stderr and nothing written; 130 interrupted.
-
-`quietbit --install-completion` teaches your shell (bash, zsh, fish or PowerShell) to complete commands and options;
-`quietbit --show-completion` prints what it would install.
+`quietbit --install-completion` teaches your shell to complete commands and options.
 """
 
 
@@ -47,37 +45,13 @@ def _section(name: str, command: Any) -> str:
 
 
 def _command(name: str, command: Any) -> str:
+    """Return what a command does, its first example, and a line per argument and option."""
     text, *examples = " ".join(command.help.replace("\\[", "[").split()).split("Example: ")
+    lines = [f"## quietbit {name}", "", re.split(r"(?<=\.) ", text)[0].strip(), ""]
+    lines += ["```bash", *(example.strip() for example in examples[:1]), "```", ""]
     shown = [one for one in command.params if one.name not in ("help", "json")]
-    arguments = [one for one in shown if one.param_type_name == "argument"]
-    options = [one for one in shown if one.param_type_name == "option"]
-    words = " ".join(
-        [
-            "quietbit",
-            name,
-            *(_metavar(one) for one in arguments),
-            *(["[OPTIONS]"] if options else []),
-        ]
-    )
-    lines = [
-        f"## quietbit {name}",
-        "",
-        text.strip(),
-        "",
-        "```text",
-        words,
-        "```",
-        "",
-        "For example:",
-        "",
-        "```bash",
-        *(example.strip() for example in examples),
-        "```",
-        "",
-    ]
-    for heading, group in (("Argument", arguments), ("Option", options)):
-        if group:
-            lines += [f"| {heading} | Meaning | Default |", "|---|---|---|", *map(_row, group), ""]
+    if shown:
+        lines += ["| | |", "|---|---|", *map(_row, shown), ""]
     return "\n".join(lines)
 
 
@@ -87,17 +61,14 @@ def _row(one: Any) -> str:
     else:
         spelt = "/".join([*one.opts, *one.secondary_opts])
         name = spelt if one.is_flag else f"{spelt} {_metavar(one)}"
-    default = "" if one.default is None or callable(one.default) else str(one.default)
+    is_flag = one.param_type_name == "option" and one.is_flag
+    ending = ""
     if one.required:
-        default = "required"
-    elif one.is_flag if one.param_type_name == "option" else False:
-        default = {"True": "on", "False": "off"}.get(default, default)
-    shown = f"`{default}`" if default not in ("", "required", "on", "off") else default
-    return (
-        "| "
-        + " | ".join(cell.replace("|", "/") for cell in (f"`{name}`", one.help or "", shown))
-        + " |"
-    )
+        ending = " Required."
+    elif not is_flag and one.default is not None and not callable(one.default):
+        ending = f" Default: `{one.default}`."
+    meaning = f"{one.help or ''}{ending}"
+    return f"| `{name.replace('|', '/')}` | {meaning.replace('|', '/')} |"
 
 
 def _metavar(one: Any) -> str:

@@ -3,10 +3,10 @@
     python docs/hooks/reference.py
 
 Idea     the stubs ``__init__.pyi`` list every public name; this page has an entry per name, with
-         its signature, the first paragraph of its docstring, its public members and a link to its
-         file. So it reads the same in a checkout and on the site, and there is no second list to
-         keep: a test fails when the page is not what this would write. A link to a file outside of
-         docs/, which works in a checkout and not on the site, becomes the file's path in words.
+         its signature, the first sentence of its docstring, the names of its public members and a
+         link to its file, which says the rest. A test fails when the page is not what this would
+         write. A link to a file outside of docs/, which works in a checkout and not on the site,
+         becomes the file's path in words.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ from __future__ import annotations
 import ast
 import posixpath
 import re
-import textwrap
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -29,7 +28,7 @@ LINK = re.compile(r"\[([^\]]+)\]\(([^)#\s]+)(?:#[^)\s]+)?\)")
 OPENING = """# API
 
 The names on this page are public; everything else is private and may change ([stability](stability.md)). The page is
-generated from the sources (`docs/hooks/reference.py`); each entry links the file that has the whole docstring.
+generated from the sources (`docs/hooks/reference.py`); each entry links the file that says what its members do.
 """
 Definition: TypeAlias = ast.ClassDef | ast.FunctionDef
 
@@ -78,7 +77,7 @@ def _entry(name: str, module: str) -> str:
     lines += ["```py", _signature(definition), "```", "", _summary(definition), ""]
     members = list(_members(definition)) if isinstance(definition, ast.ClassDef) else []
     if members:
-        lines += [*members, ""]
+        lines += [f"Members: {', '.join(members)}.", ""]
     return "\n".join(lines)
 
 
@@ -124,14 +123,15 @@ def _inherited(node: ast.ClassDef, file: Path) -> list[ast.stmt]:
 
 
 def _summary(node: Definition) -> str:
-    """Return the first paragraph of a docstring as one line."""
+    """Return the first sentence of a docstring as one line."""
     documented: list[ast.stmt] = []
     for member in node.body:
         if isinstance(member, ast.Expr):
             documented.append(member)
             break
     text = ast.get_docstring(ast.Module(documented, [])) or ""
-    return " ".join(text.split("\n\n")[0].split())
+    paragraph = " ".join(text.split("\n\n")[0].split())
+    return re.split(r"(?<=\w\w\.) (?=[A-Z`])", paragraph)[0]
 
 
 def _signature(node: Definition) -> str:
@@ -206,20 +206,15 @@ def _call(name: str, arguments: list[str], returns: str) -> str:
 
 
 def _members(node: ast.ClassDef) -> Iterator[str]:
-    """Yield a line per public method and property."""
+    """Yield the name of every public method and property."""
     for member in node.body:
         if not isinstance(member, ast.FunctionDef) or member.name.startswith("_"):
             continue
         decorators = {_written(decorator) for decorator in member.decorator_list}
         if "overload" in decorators:
             continue
-        summary = _summary(member)
-        if decorators & {"property", "cached_property"}:
-            yield f"- `{member.name}`: {summary}"
-        else:
-            plain = _call(member.name, [word.split(":")[0] for word in _arguments(member)], "")
-            inner = re.sub(r"\((?:self|cls)(?:, )?", "(", plain, count=1)
-            yield f"- `{textwrap.shorten(inner, 200)}`: {summary}"
+        is_property = bool(decorators & {"property", "cached_property"})
+        yield f"`{member.name}`" if is_property else f"`{member.name}()`"
 
 
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
