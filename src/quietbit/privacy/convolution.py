@@ -16,7 +16,7 @@ import hashlib
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias, final
+from typing import NamedTuple, TypeAlias, final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,10 +28,7 @@ from quietbit._search import bisect
 from quietbit._typing import FloatVector
 from quietbit.privacy.rounding import UNIT
 
-if TYPE_CHECKING:
-    from quietbit.privacy.loss import LossDistribution
-
-__all__ = ["Atoms", "TiltedLaw", "convolved", "moment_upper", "tilt_at", "tilt_for"]
+__all__ = ["Atoms", "Losses", "TiltedLaw", "convolved", "moment_upper", "tilt_at", "tilt_for"]
 
 MOST_POINTS = 2**20
 LEAST_POINTS = 2**12
@@ -84,6 +81,28 @@ class Atoms:
         weights = self.masses * np.exp(exponents - peak)
         total = float(weights.sum())
         return peak + math.log(total), float(weights @ self.losses) / total
+
+
+@dataclass(frozen=True, slots=True)
+class Losses:
+    """Losses of independent releases in one direction, P against Q.
+
+    ``parts`` counts releases with finitely many losses; ``squared_mu`` is that of all Gaussian
+    releases together.
+    """
+
+    parts: tuple[tuple[Atoms, int], ...] = ()
+    squared_mu: float = 0.0
+
+    def log_moment(self, theta: float) -> tuple[float, float]:
+        """Return K and K' of the sum of finite losses; no bound depends on their rounding."""
+        moment = theta * (theta + 1) * self.squared_mu / 2
+        slope = (theta + 0.5) * self.squared_mu
+        for atoms, times in self.parts:
+            part_moment, part_slope = atoms.log_moment(theta)
+            moment += times * part_moment
+            slope += times * part_slope
+        return moment, slope
 
 
 @final
@@ -151,7 +170,7 @@ def moment_upper(losses: FloatVector, masses: FloatVector, theta: float) -> floa
     return peak + math.log(total) + error + 4 * UNIT * abs(peak)
 
 
-def tilt_at(releases: LossDistribution, epsilon: float) -> float:
+def tilt_at(releases: Losses, epsilon: float) -> float:
     """Return the tilt that moves the mean of the losses to about ``epsilon``."""
 
     def rising(_theta: float, _moment: float, slope: float) -> float:
@@ -160,7 +179,7 @@ def tilt_at(releases: LossDistribution, epsilon: float) -> float:
     return _tilt(releases, rising)
 
 
-def tilt_for(releases: LossDistribution, log_delta: float) -> float:
+def tilt_for(releases: Losses, log_delta: float) -> float:
     """Return the tilt at which Chernoff's bound is about e^``log_delta``."""
 
     def rising(theta: float, moment: float, slope: float) -> float:
@@ -169,7 +188,7 @@ def tilt_for(releases: LossDistribution, log_delta: float) -> float:
     return _tilt(releases, rising)
 
 
-def _tilt(releases: LossDistribution, rising: Callable[[float, float, float], float]) -> float:
+def _tilt(releases: Losses, rising: Callable[[float, float, float], float]) -> float:
     """Return about where ``rising``(theta, K, K') crosses zero; any tilt is a valid one."""
     top = math.inf if releases.squared_mu > 0 else 0.0
     log_mass = 0.0
@@ -204,7 +223,7 @@ class _Part(NamedTuple):
         return cls(places, np.asarray(places * step, dtype=np.float64), masses, times)
 
 
-def _gridded(releases: LossDistribution, step: float) -> tuple[list[_Part], float]:
+def _gridded(releases: Losses, step: float) -> tuple[list[_Part], float]:
     """Return all kinds of releases on the grid, and the mass beyond it."""
     parts = []
     for atoms, times in releases.parts:
@@ -262,9 +281,7 @@ def _gaussian_on_grid(squared_mu: float, step: float) -> tuple[_Places, FloatVec
     return places, masses * (1 + 8 * UNIT), beyond
 
 
-def _range(
-    releases: LossDistribution, theta: float, goal: float, phi: float
-) -> tuple[float, float]:
+def _range(releases: Losses, theta: float, goal: float, phi: float) -> tuple[float, float]:
     """Return losses outside which about e^-36 of the tilted mass lies, or of e^``goal``.
 
     What is left out below wraps round and only adds.
@@ -286,7 +303,7 @@ def _range(
     return low, high
 
 
-def convolved(releases: LossDistribution, theta: float, goal: float) -> TiltedLaw:
+def convolved(releases: Losses, theta: float, goal: float) -> TiltedLaw:
     """Return the law of the sum of losses at the tilt ``theta``.
 
     Args:

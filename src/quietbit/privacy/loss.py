@@ -23,7 +23,14 @@ from numpy.typing import ArrayLike
 
 from quietbit._typing import FloatVector
 from quietbit.errors import check_int, check_real, require
-from quietbit.privacy.convolution import Atoms, convolved, moment_upper, tilt_at, tilt_for
+from quietbit.privacy.convolution import (
+    Atoms,
+    Losses,
+    convolved,
+    moment_upper,
+    tilt_at,
+    tilt_for,
+)
 from quietbit.privacy.rounding import UNIT, next_up
 from quietbit.target import check_delta
 
@@ -32,11 +39,8 @@ __all__ = ["LossDistribution"]
 
 @final
 @dataclass(frozen=True, slots=True)
-class LossDistribution:
-    """Losses of independent releases in one direction, P against Q; use the constructors below.
-
-    ``parts`` counts releases with finitely many losses; ``squared_mu`` is that of all Gaussian
-    releases together.
+class LossDistribution(Losses):
+    """Losses of independent releases in one direction; use the constructors below.
 
     >>> once = LossDistribution.from_atoms([0.75, 0.25], [0.25, 0.75])
     >>> once.epsilon_upper(0.0) >= math.log(3)
@@ -44,9 +48,6 @@ class LossDistribution:
     >>> once.repeat(100).epsilon_upper(1e-6) < 100 * once.epsilon_upper(1e-6)
     True
     """
-
-    parts: tuple[tuple[Atoms, int], ...] = ()
-    squared_mu: float = 0.0
 
     @classmethod
     def from_atoms(cls, upper: ArrayLike, lower: ArrayLike) -> LossDistribution:
@@ -195,16 +196,6 @@ class LossDistribution:
         theta = tilt_for(self, goal)
         guess = (self.log_moment(theta)[0] - goal) / theta
         return min(convolved(self, theta, goal).epsilon_upper(left, guess), largest)
-
-    def log_moment(self, theta: float) -> tuple[float, float]:
-        """Return K and K' of the sum of finite losses; no bound depends on their rounding."""
-        moment = theta * (theta + 1) * self.squared_mu / 2
-        slope = (theta + 0.5) * self.squared_mu
-        for atoms, times in self.parts:
-            part_moment, part_slope = atoms.log_moment(theta)
-            moment += times * part_moment
-            slope += times * part_slope
-        return moment, slope
 
     def _infinite(self) -> float:
         """Return the mass of infinite losses, rounded up."""
