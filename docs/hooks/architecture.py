@@ -1,192 +1,139 @@
-"""Write the walk into docs/explanation/architecture.md, and draw it.
+"""Draw the way of an update for docs/explanation/architecture.md, and count its files and calls.
 
     python docs/hooks/architecture.py
 
-Idea     the page is prose but for what stands between two markers, which this writes from the walk
-         itself: the files that one send and one receive pass, each with the first line of its
-         docstring. The picture shows the folders in seven groups from the top down, with the way
-         of an update down on a client and up on a server. A test fails when the page is stale.
+Idea     the picture follows one update over Flower, down on a client and up on a server, with the
+         files that it passes. Those of the core are checked against the walk itself, so a file that
+         an update no longer passes cannot stay in the picture. The page is prose but for the
+         sentence between two markers. A test fails when either is stale.
 """
 
 from __future__ import annotations
 
-import ast
 from html import escape
 from pathlib import Path
 from typing import NamedTuple
 
-from walk import LAYERS, ROOT, Walk, one_receive, one_send
+from diagrams import STYLE
+from walk import ROOT, one_receive, one_send
 
-__all__ = ["GROUPS", "PAGE", "PICTURE", "page", "picture"]
+__all__ = ["PAGE", "PICTURE", "page", "picture"]
 
 DOCS = Path(__file__).parent.parent
 PAGE = DOCS / "explanation" / "architecture.md"
 PICTURE = DOCS / "images" / "architecture.svg"
-CLASSES = {
-    "flower/client.py": "PrivateClientApp",
-    "flower/strategy.py": "PrivateStrategy",
-    "federation/client.py": "Turn, parts",
-    "federation/server.py": "Run, parts",
-}
 BEGIN = "<!-- walk -->"
 END = "<!-- end of the walk -->"
+CORE = ("wire", "mechanism", "kernel")  # what `Uplink` reaches
 
 
-class Group(NamedTuple):
-    """A box: folders of one layer, a line about them, and the files an engine's round passes."""
+class Stop(NamedTuple):
+    """What happens to an update at one place, and the files where it does."""
 
-    folders: tuple[str, ...]
+    files: tuple[str, ...]
     line: str
-    client: tuple[str, ...] = ()  # beside those of the walk, which begins in wire/
-    server: tuple[str, ...] = ()
-    addition: str = ""  # what a new capability adds here
 
 
-GROUPS = (
-    Group(("cli",), "one file per command"),
-    Group(
-        ("flower", "nvflare"),
-        "two engines: carry messages, name nodes",
-        ("flower/client.py",),
-        ("flower/transport.py", "flower/strategy.py"),
-    ),
-    Group(
-        ("federation",),
-        "plan, rounds, turns, report",
-        ("federation/client.py",),
-        ("federation/round.py", "federation/server.py"),
-        "a new capability: one file in federation/parts/",
-    ),
-    Group(
-        ("node",),
-        "owner's policy, ledger, gate",
-        ("node/gate.py", "node/ledger.py"),
-    ),
-    Group(("secagg", "wire"), "masked sums; updates to bytes, bytes to means"),
-    Group(
-        ("mechanism", "privacy"),
-        "clip, randomise, decode; what it costs",
-        addition="a new mechanism: one file in mechanism/",
-    ),
-    Group(("kernel", "design", "gradients"), "devices; certified tables; gradients per sample"),
+CLIENT = (
+    Stop(("flower/client.py",), "your app has trained: the array comes back"),
+    Stop(("federation/client.py",), "parts change what is released, in reverse"),
+    Stop(("node/gate.py", "node/ledger.py"), "cost noted, before the app ran"),
+    Stop(("node/release.py",), "exactly one release, zero if the app failed"),
+    Stop(("wire/uplink.py",), "send: one flat vector"),
+    Stop(("mechanism/interpolated.py", "kernel/cpu.py"), "clipped, rotated, randomised"),
+    Stop(("wire/payload.py",), "header, packed codes, checksums"),
 )
+SERVER = (
+    Stop(("federation/server.py",), "the step of the model; a row of the report"),
+    Stop(("mechanism/rotation.py",), "sums to a mean, rotated back"),
+    Stop(("mechanism/accumulate.py", "kernel/cpu.py"), "exact sums of codes"),
+    Stop(("wire/uplink.py", "wire/payload.py"), "receive: every field checked"),
+    Stop(("federation/collectors.py",), "a plain mean, or a masked sum"),
+    Stop(("federation/round.py",), "take: the first valid release of each node"),
+    Stop(("flower/strategy.py", "flower/transport.py"), "the message is read, once"),
+)
+TOP = 44
 ROW = 66
-WIDTH = 350
-LEFT = 20
-TOP = 62
-COLUMNS = (LEFT + WIDTH + 24, LEFT + WIDTH + 214)
-CLIENT = "#00897b"
-SERVER = "#e07b00"
-INK = "#5f6b7a"
+HEIGHT = 48
+WIDTH = 372
+LEFT = 12
+RIGHT = LEFT + WIDTH + 32
+BOTTOM = TOP + ROW * len(CLIENT)
 
 
 def page() -> str:
-    """Return the page with its walk written anew."""
+    """Return the page with its counts written anew."""
     text = PAGE.read_text(encoding="utf-8")
     start = text.index(BEGIN) + len(BEGIN)
     stop = text.index(END)
-    return f"{text[:start]}\n\n{_tables()}\n{text[stop:]}"
+    send, receive = one_send(), one_receive()
+    counts = (
+        f"One send passes {len(send.files)} files in {send.calls} calls, one receive "
+        f"{len(receive.files)} in {receive.calls}."
+    )
+    return f"{text[:start]}\n{counts}\n{text[stop:]}"
 
 
 def picture() -> str:
-    """Return the picture, in colours that light and dark pages can both show."""
-    if tuple(folder for group in GROUPS for folder in group.folders) != LAYERS:
-        raise ValueError(f"the groups of the picture must be the layers {LAYERS}, in order")
-    height = TOP + ROW * len(GROUPS) + 12
-    end = height - 16
+    """Return the picture; its colours follow the reader's light or dark setting."""
+    height = BOTTOM + 42
+    title = "The way of an update: seven places down on a client, seven up on a server"
     lines = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 780 {height}" role="img" '
-        'aria-label="Seven groups of folders from the top down, with the files that an update '
-        'passes on a client and on a server">',
-        f'<g font-family="sans-serif" font-size="13" fill="{INK}">',
-        _text(LEFT, 24, "imports point down", weight="bold"),
-        _text(LEFT, 42, "quietbit-lab, a second distribution, builds on all of it", size=12),
-        _text(COLUMNS[0], 24, "client sends", CLIENT, weight="bold"),
-        _text(COLUMNS[1], 24, "server receives", SERVER, weight="bold"),
-        _arrow(COLUMNS[0] - 12, TOP + ROW, end, CLIENT),
-        _arrow(COLUMNS[1] - 12, end, TOP + ROW, SERVER),
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 800 {height}" role="img">',
+        f"<title>{title}</title>\n<style>{STYLE}</style>",
+        _text(LEFT + WIDTH // 2, 24, "a client's array", "bold"),
+        _text(RIGHT + WIDTH // 2, 24, "the server's mean", "bold"),
     ]
-    walks = (one_send(), one_receive())
-    for place, group in enumerate(GROUPS):
-        lines += _box(TOP + ROW * place, group, walks)
-    return "\n".join([*lines, "</g>", "</svg>"]) + "\n"
+    columns = ((LEFT, CLIENT, one_send().files), (RIGHT, SERVER, one_receive().files))
+    for x, stops, passed in columns:
+        kind = "own" if x == LEFT else "far"
+        for place, stop in enumerate(stops):
+            lines += _box(x, TOP + ROW * place, stop, kind, passed)
+    for place in range(len(CLIENT) - 1):
+        y = TOP + ROW * place + HEIGHT
+        lines.append(_arrow(LEFT + WIDTH // 2, y, y + ROW - HEIGHT))
+        lines.append(_arrow(RIGHT + WIDTH // 2, y + ROW - HEIGHT, y))
+    lines.append(_crossing())
+    return "\n".join([*lines, "</svg>"]) + "\n"
 
 
-def _box(y: int, group: Group, walks: tuple[Walk, Walk]) -> list[str]:
-    title = "  ".join(f"{folder}/" for folder in group.folders)
-    lines = [
-        f'<rect x="{LEFT}" y="{y}" width="{WIDTH}" height="{ROW - 8}" rx="6" fill="none" '
-        f'stroke="{INK}"/>',
-        _text(LEFT + 12, y + 19, title, weight="bold"),
-        _text(LEFT + 12, y + 35, group.line, size=12),
-    ]
-    if group.addition:
-        lines.append(_text(LEFT + 12, y + 51, f"+ {group.addition}", "#b0306a", size=12))
-    listed = (group.client, group.server)
-    for x, walk, files, colour in zip(COLUMNS, walks, listed, (CLIENT, SERVER), strict=True):
-        names = [_name(file) for file in files]
-        names += [_name(file) for file in walk.files if file.split("/")[0] in group.folders]
-        for number, line in enumerate(_wrapped(names)):
-            lines.append(_text(x, y + 19 + 16 * number, line, colour, size=12))
-    return lines
-
-
-def _name(file: str) -> str:
-    """Return the file's name without its ending, and its class; a missing file is an error."""
-    if not (ROOT / file).is_file():
-        raise FileNotFoundError(f"the picture names {file}, which does not exist")
-    name = Path(file).stem
-    if file in CLASSES:
-        name += f" ({CLASSES[file]})"
-    return name
-
-
-def _wrapped(names: list[str]) -> list[str]:
-    """Return the names in lines that fit a column."""
-    lines: list[str] = []
-    for name in dict.fromkeys(names):
-        if lines and len(lines[-1]) + len(name) < 26:
-            lines[-1] += f", {name}"
-        else:
-            lines.append(name)
-    return lines
-
-
-def _text(
-    x: int, y: int, words: str, colour: str = INK, size: int = 13, weight: str = "normal"
-) -> str:
-    return (
-        f'<text x="{x}" y="{y}" font-size="{size}" font-weight="{weight}" fill="{colour}">'
-        f"{escape(words)}</text>"
-    )
-
-
-def _arrow(x: int, start: int, stop: int, colour: str) -> str:
-    back = 8 if stop < start else -8
-    return (
-        f'<path d="M{x} {start}V{stop}M{x - 4} {stop + back}L{x} {stop}L{x + 4} {stop + back}" '
-        f'fill="none" stroke="{colour}" stroke-width="2"/>'
-    )
-
-
-def _tables() -> str:
-    tables = []
-    for title, walk in (("One send", one_send()), ("One receive", one_receive())):
-        tables.append(f"### {title}: {len(walk.files)} files, {walk.calls} calls\n")
-        tables.append("| | file | what it is |\n|---|---|---|")
-        tables.append("\n".join(_rows(walk)) + "\n")
-    return "\n".join(tables)
-
-
-def _rows(walk: Walk) -> list[str]:
+def _box(x: int, y: int, stop: Stop, kind: str, passed: tuple[str, ...]) -> list[str]:
+    """Return a place, once its files are known to exist and, in the core, to be passed."""
+    for file in stop.files:
+        if not (ROOT / file).is_file():
+            raise FileNotFoundError(f"the picture names {file}, which does not exist")
+        if file.split("/")[0] in CORE and file not in passed:
+            raise ValueError(f"the picture names {file}, which an update does not pass")
+    middle = x + WIDTH // 2
     return [
-        f"| {place} | `{file}` | {_headline(file)} |" for place, file in enumerate(walk.files, 1)
+        f'<rect class="{kind}" x="{x}" y="{y}" width="{WIDTH}" height="{HEIGHT}" rx="7"/>',
+        _text(middle, y + 20, ", ".join(stop.files), "bold"),
+        _text(middle, y + 39, stop.line, "small"),
     ]
 
 
-def _headline(file: str) -> str:
-    text = ast.get_docstring(ast.parse((ROOT / file).read_text(encoding="utf-8"))) or ""
-    return text.splitlines()[0].rstrip(".").replace("|", "\\|")
+def _text(x: int, y: int, words: str, style: str) -> str:
+    return f'<text class="{style}" x="{x}" y="{y}" text-anchor="middle">{escape(words)}</text>'
+
+
+def _arrow(x: int, start: int, stop: int) -> str:
+    """Return a short arrow down or up."""
+    back = -9 if stop > start else 9
+    return (
+        f'<path d="M{x},{start}V{stop + back}"/><path class="head" d="M{x},{stop}l-5,{back}h10z"/>'
+    )
+
+
+def _crossing() -> str:
+    """Return the way of the bytes from the last place of a client to the first of the server."""
+    low = BOTTOM - ROW + HEIGHT
+    start, stop = LEFT + WIDTH // 2, RIGHT + WIDTH // 2
+    bend = low + 24
+    return (
+        f'<path d="M{start},{low}V{bend}H{stop}V{low + 9}"/>'
+        f'<path class="head" d="M{stop},{low}l-5,9h10z"/>'
+        + _text((start + stop) // 2, bend + 22, "the engine carries the bytes", "small")
+    )
 
 
 def main() -> None:
