@@ -26,12 +26,12 @@ if not torch.cuda.is_available():
 
 from core.kernel.makers import GivenWords, make_sampler
 from pairs import pairs
-from quietbit.kernel import triton as host
 from quietbit.kernel.base import Job, packed_size
 from quietbit.kernel.reference import ReferenceKernel, thresholds
 from quietbit.kernel.rng import DeviceBlock, seeded_rng
 from quietbit.kernel.sampler import Gain
 from quietbit.kernel.select import select
+from quietbit.kernel.triton import kernel as host
 from refusals import refuses
 
 pytestmark = pytest.mark.filterwarnings(

@@ -14,7 +14,7 @@ from federation.simulate.makers import small_problem
 from plans import flat_plan
 from quietbit.federation.simulate import Training, simulate
 
-PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "add-a-capability.md"
+PAGE = Path(__file__).parents[3] / "docs" / "how-to" / "add-a-capability.md"
 pytestmark = pytest.mark.filterwarnings("ignore::quietbit.node.policy.SeededRngWarning")
 
 
