@@ -5,7 +5,6 @@ decline.
 import asyncio
 import importlib
 import logging
-import os
 import pickle
 import shutil
 import sys
@@ -43,13 +42,11 @@ from quietbit.federation.request import request_record
 from quietbit.flower import PrivateClientApp, SeededRngWarning, Simulation
 from quietbit.flower import client as client_module
 from quietbit.kernel.client_rng import seeded_client_rng
-from quietbit.node.budget import account_of
 from quietbit.node.gate import LocalGate
 from quietbit.node.gatekeeper import Gatekeeper
 from quietbit.node.ledger import FileLedger
 from quietbit.node.policy import Policy
 from quietbit.node.request import Framed
-from quietbit.target import Adjacency, Target
 from quietbit.wire.uplink import Uplink
 
 SETTINGS = Plan.from_run_config(CONFIG)
@@ -285,38 +282,6 @@ def test_a_node_config_with_a_mistake_releases_nothing_and_tells_nobody_what_is_
     assert not any(str(value) in said for value in own.values())
 
 
-def test_a_cap_of_the_node_is_not_raised_by_the_run(tmp_path):
-    own = owned(tmp_path, epsilon=8.0)
-    mod, answers = gated(), 0
-    for run in range(
-        10, 40
-    ):  # every run is a new one, with a new context and a budget of a million
-        config = CONFIG | {
-            "quietbit.epsilon": 1e6,
-            "quietbit.mechanism.design-epsilon": 0.5 + run / 100,
-        }
-        del config["quietbit.releases"]
-        mechanism = Plan.from_run_config(config).mechanism_for(DIMENSION)
-        place = context(11, config=config, run=run, **own)
-        reply = mod(request(1, mechanism=mechanism, run=run), place, app(SHIFT))
-        answers += reply.has_content()
-    assert 0 < answers < 30
-    assert reason(reply).startswith("quietbit: budget-spent: ")
-    cap = Target(8.0, 1e-5, Adjacency.REPLACE_ONE)
-    assert books(tmp_path).releases == answers
-    assert account_of(books(tmp_path), cap, 0).epsilon() <= 8.0
-
-
-def test_restarts_and_new_runs_go_on_with_the_file(tmp_path):
-    own = owned(tmp_path, releases=4)
-    for run in (1, 2, 3, 4):
-        assert gated()(request(run=run), context(run, run=run, **own), app(SHIFT)).has_content()
-    assert "budget-spent: " in reason(gated()(request(run=5), context(5, run=5, **own), never))
-    os.truncate(tmp_path / "ledger", 30)
-    said = reason(gated()(request(run=6), context(6, run=6, **own), never))
-    assert said == "quietbit: unusable: This node cannot answer; its owner's log says why."
-
-
 def test_a_ledger_and_counter_that_go_back_within_a_run_are_noticed(tmp_path):
     own = owned(tmp_path)
     place = context(11, **own)
@@ -325,16 +290,6 @@ def test_a_ledger_and_counter_that_go_back_within_a_run_are_noticed(tmp_path):
     for name in ("ledger", "counter"):
         shutil.copy(tmp_path / "copy" / name, tmp_path / name)
     assert "its owner's log says why" in reason(gated()(request(2), place, never))
-
-
-def test_a_release_that_is_noted_and_cannot_be_made_says_so(monkeypatch):
-    def broken(*_):
-        raise MemoryError
-
-    monkeypatch.setattr(Uplink, "send", broken)
-    place = context(11)
-    reason(SIMULATED(request(), place, app(SHIFT)), "quietbit, answered before: ")
-    assert ledger(place).releases == 1
 
 
 def test_the_gatekeeper_gives_the_release_of_the_process(tmp_path):
@@ -369,20 +324,6 @@ def test_the_gatekeeper_gives_the_release_of_the_process(tmp_path):
     thread.join()
     for one, two in zip(*replies, strict=True):
         assert one.content == two.content
-
-
-def test_a_server_with_other_mechanisms_is_priced_not_believed(tmp_path):
-    """The run says clip 1 and four releases; the server asks for something else: the node prices
-    what is asked.
-    """
-    loud = Plan.from_run_config(CONFIG | {"quietbit.releases": 1}).mechanism_for(DIMENSION)
-    place = context(11)
-    assert SIMULATED(request(1, mechanism=loud), place, app(SHIFT)).has_content()
-    assert "budget-spent: " in reason(SIMULATED(request(2, mechanism=loud), place, never))
-    wide = Plan.from_run_config(CONFIG | {"quietbit.clip": 3.0}).mechanism_for(DIMENSION)
-    assert "so large a clip" in reason(
-        gated()(request(mechanism=wide), context(11, **owned(tmp_path)), never)
-    )
 
 
 def test_requests_that_are_none_are_declined_before_training():

@@ -23,10 +23,7 @@ from engines.flower.kit import (
 from federation.node.makers import books, write_policy
 from quietbit import Plan
 from quietbit.federation.request import request_record
-from quietbit.flower import Simulation
 from quietbit.mechanism.response import RandomisedResponse
-from quietbit.node.request import Framed
-from quietbit.wire.uplink import Uplink
 
 ASKS = CONFIG | {"quietbit.evaluate.epsilon": 2.0, "quietbit.evaluate.releases": 3}
 MOD = simulated(gated())
@@ -69,18 +66,6 @@ def test_a_report_shows_accuracy_with_its_interval_over_rounds():
     assert {node["evaluations"] for node in plain["nodes"]} == {2}
 
 
-def test_an_answer_is_one_cell_whatever_the_app_says():
-    federation = federation_of(4)
-    _, replies, _ = federation.evaluate(1, evaluates(0.8312345))
-    mechanism = Plan.from_run_config(ASKS).evaluation.mechanism
-    for reply in replies:
-        assert list(reply.content) == ["quietbit"]
-        assert list(reply.content["quietbit"]) == ["release"]
-        payload = Framed.from_bytes(reply.content["quietbit"]["release"]).payload
-        assert Uplink(mechanism).collect([payload]).count == 1
-    assert len({len(reply.content["quietbit"]["release"]) for reply in replies}) == 1
-
-
 def crash(*_):
     raise ValueError("label 7 of patient Ada")
 
@@ -94,29 +79,6 @@ def test_an_app_without_the_metric_answers_like_any_other(call, tmp_path):
     _, replies, _ = federation.evaluate(1, call)
     assert list(replies[0].content) == ["quietbit"]
     assert books(tmp_path).releases == 1
-
-
-def test_nodes_decline_when_the_evaluations_are_used_up_and_go_on_training():
-    federation = federation_of(3)
-    for number in (1, 2, 3):
-        federation.evaluate(number, evaluates(0.5))
-    _, replies, metrics = federation.evaluate(4, evaluates(0.5))
-    assert set(metrics) == {"quietbit-epsilon"}
-    assert all("budget-spent: " in reply.error.reason for reply in replies)
-    assert federation.strategy.report().evaluations[-1].declined == 3
-    for number in (1, 2, 3, 4):
-        federation.train(number)
-    assert federation.strategy.report().rounds[-1].answered == 3
-    assert federation.strategy.report().guarantee.epsilon_upper <= 20.0
-
-
-def test_a_repeated_request_gets_no_second_answer():
-    federation = federation_of(1)
-    messages, _, _ = federation.evaluate(5, evaluates(1.0))
-    again = MOD(messages[0], federation.contexts[1], evaluates(1.0))
-    assert again.has_error()
-    assert again.error.reason.startswith("quietbit, answered before: ")
-    assert ledger(federation.contexts[1]).releases == 1
 
 
 def test_a_server_cannot_ask_for_more_truth_than_the_plan_says():
@@ -146,17 +108,6 @@ def test_an_answer_is_no_update_and_has_not_the_budget_of_updates():
     assert ledger(federation.contexts[1]).releases == 0
 
 
-def test_an_owner_who_allows_no_evaluations_declines_and_one_who_does_is_asked_first(tmp_path):
-    for name, evaluate, answered in (("no", 0.0, 0), ("yes", 2.5, 1)):
-        folder = tmp_path / name
-        folder.mkdir()
-        path = write_policy(folder, evaluate=evaluate, epsilon=20.0)
-        federation = federation_of(1, mod=gated(), quietbit_policy=path)
-        federation.evaluate(1, evaluates(0.5))
-        assert federation.strategy.report().evaluations[0].answered == answered
-        assert books(folder).releases == answered
-
-
 def test_without_the_key_evaluations_are_answered_with_nothing_as_before():
     federation = federation_of(2, CONFIG)
     messages, replies, metrics = federation.evaluate(1, crash)
@@ -181,18 +132,6 @@ def test_numbers_that_an_owner_names_travel_beside_the_answer(tmp_path):
     _, replies, _ = federation.evaluate(1, evaluates(0.5))
     assert dict(replies[0].content["quietbit-metrics"]) == {"num-examples": 31.0}
     assert federation.strategy.report().evaluations[0].answered == 1
-
-
-def test_a_confusion_matrix_is_a_list_of_estimates():
-    config = ASKS | {"quietbit.evaluate.cells": 4, "quietbit.evaluate.metric": "confusion"}
-    federation = federation_of(300, config, simulated(gated(simulation=Simulation())))
-    _, _, metrics = federation.evaluate(1, evaluates([3, 0, 0, 1], "confusion"))
-    assert len(metrics["confusion"]) == 4
-    assert all(
-        0.0 <= share <= 1.0 for share in metrics["confusion"]
-    )  # noise is cut off at what is possible
-    assert sum(metrics["confusion"]) == pytest.approx(1.0, abs=0.2)
-    assert metrics["confusion"][0] > metrics["confusion"][1]
 
 
 def test_few_answers_are_said_to_be_few_and_no_share_is_above_one(caplog):

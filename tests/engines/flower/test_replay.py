@@ -29,12 +29,9 @@ from engines.flower.kit import (
 from federation.node.makers import write_policy
 from quietbit.errors import InvalidParameter
 from quietbit.federation.messages import MODEL, SPEED
-from quietbit.federation.request import request_record
 from quietbit.flower import PrivateStrategy, Simulation
 from quietbit.node.refusal import Reason, Refusal
-from quietbit.node.request import run_name
 from quietbit.node.stores import MOST_RUNS, ModelFolder
-from quietbit.wire.downlink import HEAD
 
 SIZE = 20_000
 CONFIG = {
@@ -160,23 +157,6 @@ def test_nodes_get_rounds_and_the_app_sees_the_whole_model(inner, more):
     assert later.resyncs == 0
 
 
-def test_the_step_is_the_inner_strategys():
-    """Replayed and full models move alike, to the rounding of single precision."""
-    moved = []
-    for replay in (True, False):
-        inner = FedAvgM(server_learning_rate=0.5, server_momentum=0.9)
-        federation = Federation(
-            inner=inner, more={"quietbit.replay": replay, "quietbit.mechanism.rows": "shared"}
-        )
-        for _ in range(4):
-            federation.play()
-        moved.append(federation.arrays["weight"].numpy())
-    assert np.allclose(
-        *moved, rtol=0, atol=2e-5 * np.abs(moved[0] - start()["weight"].numpy()).max()
-    )
-    assert not np.array_equal(moved[0], start()["weight"].numpy())
-
-
 @pytest.mark.parametrize("rounds", [25, pytest.param(100, marks=pytest.mark.long)])
 def test_dropouts_restarts_and_late_joiners_end_in_one_model(rounds):
     federation = Federation(range(11, 17))
@@ -224,16 +204,6 @@ def test_a_node_that_lost_its_model_says_so_spends_nothing_and_gets_it():
     assert not any(federation.full.values())
 
 
-def test_a_node_that_keeps_nothing_is_asked_twice_and_then_gets_the_model_always():
-    federation = Federation()
-    resyncs = []
-    for _ in range(8):
-        federation.play()
-        federation.contexts[13].state.pop(MODEL, None)
-        resyncs.append(federation.last.resyncs)
-    assert resyncs == [0, 1, 0, 1, 0, 0, 0, 0]
-
-
 def test_who_has_the_start_from_the_app_never_gets_the_model():
     mod = simulated(gated(simulation=Simulation(seed=7), start=start))
     federation = Federation(mod=mod, more={"quietbit.replay.start": "app"})
@@ -247,16 +217,6 @@ def test_who_has_the_start_from_the_app_never_gets_the_model():
     assert other.last.resyncs == 3
     other.play()
     assert other.last.answered == 3
-
-
-def test_a_skipped_round_leaves_no_gap():
-    federation = Federation()
-    federation.play()
-    federation.play(lost=(11, 12, 13))
-    assert federation.last.skipped
-    for _ in range(2):
-        federation.play()
-        assert federation.last.answered == 3
 
 
 def test_another_model_put_in_place_goes_out_in_full():
@@ -341,22 +301,6 @@ def test_what_a_hostile_server_sends_is_declined_and_costs_nothing(name):
     assert federation.last.answered == 3
 
 
-def test_rows_of_another_round_are_refused():
-    """A server that asks twice about the same rows in different rounds is refused, replay or
-    not.
-    """
-    federation = Federation()
-    federation.play()
-    first = federation.strategy.settings.mechanism_for(SIZE).for_round(run_name(RUN), 1)
-
-    def change(message):
-        message.content = RecordDict(dict(message.content))
-        message.content["quietbit"] = ConfigRecord(request_record(2, first))
-
-    replies, _ = federation.play(change=change)
-    assert all("mechanism must be" in reply.error.reason for reply in replies)
-
-
 def test_an_app_cannot_change_the_model_that_its_node_keeps():
     federation = Federation()
 
@@ -430,13 +374,6 @@ def test_kill_9_while_saving_leaves_a_whole_model(tmp_path):
     assert found is not None
     ModelFolder(tmp_path)["1.state"] = b"next"
     assert len(list(tmp_path.iterdir())) == 1  # and no torn copies stay behind
-
-
-def test_a_broadcast_is_as_long_as_it_says():
-    federation, found = Federation(), []
-    federation.play()
-    federation.play(change=lambda message: found.append(message.content[MODEL]["broadcasts"]))
-    assert [[len(one) for one in broadcasts] for broadcasts in found] == [[HEAD.size + 64 * 4]] * 3
 
 
 @pytest.mark.parametrize(

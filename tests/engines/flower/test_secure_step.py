@@ -11,7 +11,6 @@ from flwr.common.constant import ErrorCode
 from engines.flower.kit import DIMENSION, RUN, SIMULATED, app, be_the_server, gated, ledger, model
 from engines.flower.secure_kit import (
     NODES,
-    SETTINGS,
     SUM,
     Room,
     asking,
@@ -25,7 +24,7 @@ from quietbit.node.gate import LocalGate
 from quietbit.node.ledger import FileLedger
 from quietbit.node.policy import Policy
 from quietbit.node.refusal import NotInSum
-from quietbit.node.request import ProposedMechanism, Request, SumPart, description_of
+from quietbit.node.request import Request, SumPart, description_of
 from quietbit.node.stores import Vault, key_file
 from quietbit.node.sum_step import SumStep
 from quietbit.secagg.client import SumClient
@@ -334,22 +333,6 @@ def test_a_node_s_own_terms(own, says, tmp_path):
         if "node 101" in reason
     ]
     assert says in " ".join(reasons)
-
-
-def test_a_careful_node_counts_on_fewer_and_spends_more(tmp_path):
-    room = Room()
-    room.contexts[101] = Room(**owned(tmp_path, min_honest_clients=2)).contexts[101]
-    _, history = run(room, rounds=1)
-    assert history[1] is not None
-    (own,) = books(tmp_path).counts()
-    assert own[1] == 2  # its own number, whatever the run says
-    offer = ProposedMechanism.read(description_of(mechanism()))
-    costs = [offer.cost(SETTINGS.adjacency, honest) for honest in (0, 2)]
-    for order in (1.1, 2.0, 16.0):
-        assert (
-            costs[0].rdp(order) >= costs[1].rdp(order) >= SETTINGS.release(mechanism()).rdp(order)
-        )
-    assert costs[0].rdp(2.0) > costs[1].rdp(2.0) > SETTINGS.release(mechanism()).rdp(2.0)
 
 
 def test_secrets_are_forgotten_with_the_next_message_of_another_kind():

@@ -17,7 +17,6 @@ from engines.flower.kit import (
     app,
     be_the_server,
     context,
-    ledger,
     model,
 )
 from quietbit.federation.parts.stragglers import Stragglers
@@ -99,17 +98,6 @@ def test_a_round_ends_with_enough_replies_and_has_no_late_one():
     np.testing.assert_allclose(flat[1], flat[0] - mean, atol=1e-5)
 
 
-def test_a_node_pays_when_it_releases_and_not_when_it_is_used():
-    """What the slowest released is in no step; its ledger and the server's account say the same."""
-    strategy, slow, _, _ = play(lambda node: NEVER if node == 16 else 1)
-    report = {node.node: node for node in strategy.report().nodes}
-    for node in NODES:
-        assert ledger(slow.contexts[node]).releases == report[node].releases == 3
-    assert report[16].answered == 0
-    assert report[16].failed == 3
-    assert report[16].epsilon_upper == report[11].epsilon_upper > 0
-
-
 def test_a_round_of_silent_nodes_ends():
     """Nobody answers in any round: every round ends after its seconds, and all releases count."""
     strategy, slow, models, replies = play(lambda node: NEVER, rounds=2)
@@ -123,25 +111,6 @@ def test_a_round_of_silent_nodes_ends():
 
 def zip_arrays(models):
     return [(models[0][name], models[-1][name]) for name in models[0]]
-
-
-def test_a_release_of_another_round_or_a_second_one_is_refused():
-    """The payload of an old round for a new request, or one reply twice, moves nothing."""
-    be_the_server()
-    strategy = PrivateStrategy(FedAvg(fraction_train=1.0, fraction_evaluate=0.0), HURRIED)
-    grid = SlowGrid(lambda _: 0)
-    arrays = model()
-    old = []
-    for message in strategy.configure_train(1, arrays, ConfigRecord(), grid):
-        place = grid.contexts[message.metadata.dst_node_id]
-        old.append(SIMULATED(message, place, app(np.ones(DIMENSION))))
-    arrays, _ = strategy.aggregate_train(1, [*old, old[0]])
-    strategy.configure_train(2, arrays, ConfigRecord(), grid)
-    after, _ = strategy.aggregate_train(2, old)
-    entries = strategy.report().rounds
-    assert (entries[0].answered, entries[0].refused) == (6, 1)
-    assert (entries[1].answered, entries[1].refused, entries[1].skipped) == (0, 6, True)
-    assert all(np.array_equal(after[name].numpy(), arrays[name].numpy()) for name in arrays)
 
 
 def test_evaluations_wait_for_everybody():

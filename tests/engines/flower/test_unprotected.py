@@ -11,13 +11,12 @@ import numpy as np
 import pytest
 
 pytest.importorskip("flwr", reason="needs the flower extra")
-from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, MetricRecord, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.serverapp.strategy import FedAvg
 
 from engines.flower.kit import DIMENSION, NODES, Federation, model, shift, trained
 from quietbit import InvalidParameter, QuietbitError
 from quietbit.federation.messages import METRICS
-from quietbit.privacy.account import Account
 
 SECRET = 417.25
 pytestmark = pytest.mark.filterwarnings("ignore::quietbit.flower.SeededRngWarning")
@@ -89,24 +88,6 @@ def test_nodes_without_quietbit_are_asked_no_more_and_the_run_has_no_epsilon(cap
     assert caplog.text.count(") sent an unprotected reply: ") == 1
 
 
-def test_the_mean_is_that_of_the_protected_nodes_alone():
-    one, other = Federation(), Federation(nodes=NODES[2:])
-    arrays, _ = mixed(one, NODES[:2])
-    expected, _ = mixed(other, ())
-    assert all(np.array_equal(arrays[name].numpy(), expected[name].numpy()) for name in expected)
-
-
-def mixed(federation, unprotected):
-    configure = federation.strategy.configure_train
-    replies = []
-    for message in configure(1, model(), ConfigRecord(), federation.grid):
-        node = message.metadata.dst_node_id
-        place = federation.contexts[node].node_config
-        place["partition-id"] = NODES.index(node)  # what a seeded node draws does not differ
-        replies.append(raw(message, node) if node in unprotected else federation.answer(message))
-    return federation.strategy.aggregate_train(1, replies)
-
-
 @pytest.mark.parametrize(
     "more",
     [
@@ -154,18 +135,6 @@ def test_numbers_that_owners_let_out_stand_in_the_sentence_of_the_guarantee():
     assert promise.endswith("or joins twice, has spent their sum.")
 
 
-def test_names_of_numbers_are_few_and_printable_in_the_sentence():
-    federation = Federation()
-    play(federation, 1)
-    names = {f"{place}\x1b[2J\u202e{'x' * 500}": 1.0 for place in range(300)}
-    evaluate(federation, 1, {METRICS: MetricRecord(names)})
-    report = federation.strategy.report()
-    assert len(report.numbers) == 100
-    assert len(report.promise()) < 700
-    assert report.promise().isprintable()
-    assert str(report).replace("\n", "").isprintable()
-
-
 def test_bytes_of_evaluations_are_among_those_of_all_messages():
     federation = Federation()
     play(federation, 1)
@@ -175,47 +144,6 @@ def test_bytes_of_evaluations_are_among_those_of_all_messages():
     assert report.uplink > before.uplink + 4 * 20
     assert report.downlink > before.downlink + 4 * 4 * DIMENSION
     assert f"{report.uplink_beside:,}" in str(report)
-
-
-def test_every_release_of_a_node_counts_asked_for_or_not():
-    """Three releases of each node in one round, of which one is valid; the report said one."""
-    federation = Federation(nodes=NODES[:2])
-    releases = []
-    for seed in range(3):  # nodes whose ledger forgot, asked for the same round
-        other = Federation(nodes=NODES[:2])
-        for node in NODES[:2]:
-            other.contexts[node].node_config["partition-id"] = seed + 5  # other random bits
-        releases.append(other.ask(1, model()))
-    federation.ask(1, model())
-    federation.strategy.aggregate_train(1, [reply for group in releases for reply in group])
-    report = federation.strategy.report()
-    assert report.rounds[0].answered == 2
-    assert [(node.asked, node.extra, node.releases) for node in report.nodes] == [(1, 2, 3)] * 2
-    plan = federation.strategy.settings
-    account = Account(plan.update_target, "adaptive")
-    account = account.spend(plan.release(plan.mechanism_for(DIMENSION)), 3)
-    assert report.guarantee.epsilon_upper == account.guarantee().epsilon_upper
-
-
-def test_a_release_that_came_twice_is_one():
-    federation = Federation()
-    replies = federation.ask(1, model())
-    federation.strategy.aggregate_train(1, [*replies, *replies])
-    assert {node.releases for node in federation.strategy.report().nodes} == {1}
-
-
-def test_a_release_after_a_refusal_to_answer_counts():
-    federation = Federation()
-    replies = federation.ask(1, model())
-    declined = Message(Error(1, "quietbit: no."), reply_to=replies[0])
-    node = replies[0].metadata.src_node_id
-    declined.metadata.__dict__["_src_node_id"] = node
-    for order in ([declined, *replies], [*replies, declined]):
-        federation = Federation()
-        federation.ask(1, model())
-        federation.strategy.aggregate_train(1, order)
-        counts = {entry.node: entry.releases for entry in federation.strategy.report().nodes}
-        assert counts[node] == 1
 
 
 def test_a_run_in_which_no_release_arrived_says_so_before_the_epsilon():

@@ -3,7 +3,6 @@ is counted.
 """
 
 import io
-import json
 from types import SimpleNamespace
 
 import numpy as np
@@ -16,13 +15,10 @@ from nvflare.app_common.app_event_type import AppEventType
 from nvflare.app_common.workflows.fedavg import FedAvg
 
 from engines.nvflare.kit import JOB, Server, Site, carried, content, owned, release_of, trained
-from quietbit.mechanism.registry import build
 from quietbit.node.refusal import Reason, Refusal
-from quietbit.node.request import Framed
 from quietbit.node.stores import ModelFolder
 from quietbit.nvflare.client import number_of
-from quietbit.wire.downlink import HEAD, Replica
-from quietbit.wire.uplink import Uplink
+from quietbit.wire.downlink import Replica
 
 DIMENSION, KEEP, ROUNDS = 5_000, 64, 5
 CONFIG = {
@@ -91,44 +87,6 @@ def kept(tmp_path, name):
     return Replica.read(io.BytesIO(state), DIMENSION).weights
 
 
-def test_the_model_goes_down_once_and_every_site_has_the_servers_bits(tmp_path):
-    """The app sees whole arrays in every round; the step is that of the mean of what arrived."""
-    seen = []
-
-    def looks(task_name, shareable, fl_ctx):
-        seen.append({name: np.array(value) for name, value in shareable["DXO"]["data"].items()})
-        return trained()(task_name, {"DXO": {"data": {"weight": seen[-1]["weight"]}}}, fl_ctx)
-
-    workflow, nodes = Workflow(local(), folder=tmp_path), sites(tmp_path, looks)
-    speed, momentum, rate = 0.0, np.float32(0.0), np.float32(1.0)
-    for number in range(ROUNDS):
-        before = workflow.model["weight"].copy()
-        tasks, replies = workflow.round(number, nodes)
-        for one in seen[-2:]:
-            assert one["weight"].tobytes() == before.tobytes()
-            assert one["count"] == 7
-        assert all(bool(task["DXO"]["data"]) is (number == 0) for task in tasks.values())
-        mechanism = build(json.loads(tasks["site-1"]["quietbit"]["request"]["mechanism"]))
-        payloads = [
-            bytes(Framed.from_bytes(release_of(reply)).payload) for reply in replies.values()
-        ]
-        mean = Uplink(mechanism).receive(payloads).astype(np.float32).reshape(before.shape)
-        speed = momentum * np.float32(speed) + mean
-        np.testing.assert_allclose(
-            workflow.model["weight"], before - rate * speed, rtol=1e-4, atol=1e-4
-        )
-    for name in NAMES:  # the step of the last round comes with the next request
-        assert kept(tmp_path, name).tobytes() == before.tobytes()
-    found = workflow.server.report(tmp_path)
-    assert [entry["answered"] for entry in found["rounds"]] == [2] * ROUNDS
-    assert [entry["resyncs"] for entry in found["rounds"]] == [0] * ROUNDS
-    assert found["rounds"][0]["downlink"] > 2 * 4 * DIMENSION
-    assert all(
-        entry["downlink"] < 2 * (HEAD.size + 4 * KEEP + 3000) for entry in found["rounds"][1:]
-    )
-    assert all(entry["uplink"] < 2 * 1200 for entry in found["rounds"])
-
-
 def test_a_site_that_lost_its_model_says_so_and_gets_it_whole(tmp_path):
     workflow, nodes = Workflow(local(), folder=tmp_path), sites(tmp_path)
     workflow.round(0, nodes)
@@ -162,18 +120,6 @@ def test_a_site_that_missed_rounds_gets_these(tmp_path):
     ]
 
 
-def test_a_task_that_was_tampered_with_on_its_way_is_declined_before_anything_is_noted(tmp_path):
-    workflow, (site, _) = Workflow(local()), sites(tmp_path)
-    workflow.round(0, [site])
-    changes = {"digest": bytes(32), "round": 5, "broadcasts": [b"words"], "version": 2}
-    for key, value in changes.items():
-        task = workflow.server.asks("site-1", 1, dict(workflow.model))
-        task["quietbit"]["quietbit-model"][key] = value
-        said = content(site.does(task))["quietbit"]
-        assert said["noted"] is False
-        assert site.app.calls == 1
-
-
 class Median(FedAvg):
     """A workflow with a step of its own."""
 
@@ -191,18 +137,6 @@ def test_another_workflow_keeps_the_full_model_and_says_so_once(controller, tmp_
         assert all(task["DXO"]["data"] for task in tasks.values())
         assert all(release_of(reply) for reply in replies.values())
     assert caplog.text.count("nodes get the full model in every round") == 1
-
-
-def test_a_site_without_a_folder_gets_the_full_model_and_is_not_asked_to_replay_for_ever(tmp_path):
-    rules = {"mechanisms": ("vmvu",), "adjacency": "zero-out"}
-    workflow, site = (
-        Workflow(local(), folder=tmp_path),
-        Site(trained(), properties=owned(tmp_path, **rules)),
-    )
-    whole = [
-        bool(workflow.round(number, [site])[0]["site-1"]["DXO"]["data"]) for number in range(5)
-    ]
-    assert whole == [True, False, True, False, True]
 
 
 def test_tensors_are_replayed_as_tensors(tmp_path):

@@ -10,13 +10,11 @@ import threading
 import numpy as np
 import pytest
 
-from quietbit.node.refusal import Reason, Refusal
-
 pytest.importorskip("nvflare", reason="needs the nvflare extra")
 pytest.importorskip("sklearn", reason="needs quietbit-lab: pip install ./packages/lab")
 from nvflare.apis.dxo import DXO, DataKind
 
-from engines.nvflare.kit import Server, Site, content, owned, release_of, script_site, weights
+from engines.nvflare.kit import Server, Site, owned, release_of, script_site, weights
 from federation.node.makers import books, write_policy
 from quietbit.errors import InvalidParameter, QuietbitError
 from quietbit.node.gate import LocalGate
@@ -70,34 +68,6 @@ def app(data):
         return DXO(DataKind.WEIGHTS, data=weights()).to_shareable()
 
     return answer
-
-
-def test_digits_are_learnt_and_the_report_names_the_sample(digits, tmp_path):
-    data, (x, y) = digits
-    server, weight = Server(CONFIG, tmp_path), np.zeros((64, 10), np.float32)
-    sites = [Site(app(own), f"site-{place}") for place, own in enumerate(data)]
-    for number in range(ROUNDS):
-        seen = [
-            server.takes(
-                site.does(server.asks(site.name, number, {"weight": weight})), site.name, number
-            )
-            for site in sites
-        ]
-        weight = weight + np.mean(
-            [one["DXO"]["data"]["weight"] for one in seen], axis=0, dtype=np.float32
-        )
-    assert (np.argmax(x @ weight, axis=1) == y).mean() > 0.75
-    found = server.report(tmp_path)
-    guarantee = found["guarantee"]
-    assert (guarantee["unit"], guarantee["adjacency"], guarantee["delta"]) == (
-        "sample",
-        "zero-out",
-        1e-5,
-    )
-    assert 0 < guarantee["epsilon_upper"] <= 4.0
-    assert "for one sample (zero-out adjacency" in guarantee["sentence"]
-    reached = [entry["epsilon_upper"] for entry in found["rounds"]]
-    assert 0 < reached[0] < reached[-1] == guarantee["epsilon_upper"]
 
 
 SCRIPT = """
@@ -176,32 +146,6 @@ def test_apps_that_hand_nothing_over_end_a_simulation_in_its_first_round():
     server.takes(site.does(server.asks(number=0)), number=0)
     with pytest.raises(QuietbitError, match="1 app drew no batch: call dp_sgd_step"):
         server.asks(number=1)
-
-
-def test_a_policy_of_samples_counts_over_jobs_and_names_its_data_set(digits, tmp_path):
-    mine = {
-        "unit": "sample",
-        "data_set": "ward 3",
-        "adjacency": "zero-out",
-        "largest_sampling_rate": 0.25,
-    }
-    properties = owned(tmp_path, epsilon=2.5, **mine)
-    server, site = Server(CONFIG), Site(app(digits[0][0]), properties=properties)
-    model = {"weight": np.zeros((64, 10), np.float32)}
-    said = [
-        content(site.does(server.asks(number=number, arrays=model)))["quietbit"]
-        for number in range(ROUNDS)
-    ]
-    made = sum("release" in one for one in said)
-    assert 1 < made < ROUNDS
-    assert said[-1] == {"declined": Refusal(Reason.BUDGET_SPENT).to_text(), "noted": False}
-    assert books(tmp_path).releases == made == site.app.calls
-    greedy = Server({**CONFIG, "quietbit.samples.sampling-rate": 0.5})
-    assert (
-        "so large a sampling rate"
-        in content(site.does(greedy.asks(number=20, arrays=model)))["quietbit"]["declined"]
-    )
-    assert site.app.calls == made
 
 
 def test_a_gatekeeper_draws_the_batch_outside_the_job(digits, tmp_path):

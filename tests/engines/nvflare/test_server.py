@@ -19,7 +19,6 @@ from nvflare.app_common.aggregators.intime_accumulate_model_aggregator import (
 )
 from nvflare.app_common.aggregators.weighted_aggregation_helper import WeightedAggregationHelper
 from nvflare.app_common.app_constant import AppConstants
-from nvflare.app_common.app_event_type import AppEventType
 from nvflare.app_common.np.recipes.fedavg import NumpyFedAvgRecipe
 from nvflare.app_common.utils.fl_model_utils import FLModelUtils
 from nvflare.app_common.workflows.base_fedavg import _get_num_steps_weight
@@ -400,63 +399,6 @@ def test_a_run_in_which_nobody_answered_ends_with_an_error(tmp_path):
     assert said == [
         f"quietbit: the job ends: No node answered in 2 rounds, and the model has not changed: {why}"
     ]
-
-
-def test_what_comes_when_a_round_is_over_is_in_no_mean_and_hides_nobody(tmp_path):
-    server = Server(folder=tmp_path)
-    replies = {client: reply_of(server, client) for client in ("site-1", "site-2", "site-3")}
-    assert server.takes(replies["site-1"], "site-1")["DXO"]["meta"]["NUM_STEPS_CURRENT_ROUND"] == 1
-    server.hears(AppEventType.BEFORE_AGGREGATION)
-    assert (
-        server.takes(replies["site-2"], "site-2")["DXO"]["meta"]["NUM_STEPS_CURRENT_ROUND"]
-        == NO_WEIGHT
-    )
-    server.asks("site-1", 1)
-    assert (
-        server.takes(replies["site-3"], "site-3")["DXO"]["meta"]["NUM_STEPS_CURRENT_ROUND"]
-        == NO_WEIGHT
-    )
-    found = server.report(tmp_path)
-    assert (found["rounds"][0]["answered"], found["rounds"][0]["refused"]) == (1, 1)
-    assert [node["releases"] for node in found["nodes"]] == [2, 1, 1]
-
-
-def test_the_report_says_what_each_round_has_cost_so_far(tmp_path):
-    server = Server(folder=tmp_path)
-    sites = [Site(trained(), name) for name in ("site-1", "site-2")]
-    for number in range(3):
-        for site in sites[: 1 + (number != 1)]:  # one of them alone in the second round
-            server.takes(site.does(server.asks(site.name, number)), site.name, number)
-    found = server.report(tmp_path)
-    reached = [entry["epsilon_upper"] for entry in found["rounds"]]
-    assert 0 < reached[0] < reached[1] < reached[2]
-    assert (
-        reached[2]
-        == found["guarantee"]["epsilon_upper"]
-        == max(node["epsilon_upper"] for node in found["nodes"])
-    )
-
-
-def test_public_numbers_of_examples_are_weights(tmp_path):
-    """The workflow's own mean takes them; a site that keeps its number declines, and one without
-    any is refused.
-    """
-    server = Server({**CONFIG, "quietbit.weights.most-examples": 1000}, folder=tmp_path)
-    told, seen = {"site-1": 250, "site-2": 10**9, "site-3": 0}, {}
-    for client, examples in told.items():
-        site = Site(
-            trained(initial_metrics={"num-examples": examples}), client, metrics=["num-examples"]
-        )
-        seen[client] = server.takes(site.does(server.asks(client)), client)
-    silent = Site(trained(), "site-4")
-    seen["site-4"] = server.takes(silent.does(server.asks("site-4")), "site-4")
-    found = [
-        _get_num_steps_weight(FLModelUtils.from_shareable(seen[client])) for client in sorted(seen)
-    ]
-    assert found == [0.25, 1.0, NO_WEIGHT, NO_WEIGHT]
-    entry = server.report(tmp_path)["rounds"][0]
-    assert [entry[name] for name in ("answered", "declined", "refused")] == [2, 1, 1]
-    assert entry["effective"] == pytest.approx(1.25**2 / (1 + 0.25**2))
 
 
 SCRIPT = "import nvflare.client as flare\nflare.init()\n"
