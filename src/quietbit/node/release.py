@@ -34,17 +34,22 @@ CANNOT_MAKE = "The release of this round is noted in the ledger, and could not b
 MADE_BEFORE = "The release of this round was made already: accept another request first."
 
 
-def make_release(uplink: Uplink, update: Any, rng: RandomBits) -> bytes:
-    """Return the payload of an update, or of the zero update where it is None or cannot be sent."""
+def make_release(
+    uplink: Uplink, update: Any, rng: RandomBits, shaped: Uplink | None = None
+) -> bytes:
+    """Return the payload of an update, or of the zero update where it is None or cannot be sent.
+
+    ``shaped`` is an uplink of the same mechanism that knows the update's shape.
+    """
     if update is not None:
         try:
-            return uplink.send(update, rng)
+            return (shaped or uplink).send(update, rng)
         except Exception as error:
             LOGGER.error(CANNOT_SEND, exc_info=error)
     if Batches.find(uplink.mechanism) is not None:
         return uplink.send_batch(uplink.batch(rng))
     zeros = np.zeros(uplink.mechanism.ball.dimension, dtype=np.float32)
-    return Uplink(uplink.mechanism).send(zeros, rng)
+    return uplink.send(zeros, rng)
 
 
 @final
@@ -150,11 +155,8 @@ class LocalAcceptedRequest:
         request = self._request
         return Framed(request.run, request.round, request.node, payload).to_bytes()
 
-    def payload(self, update: Any, uplink: Uplink | None = None) -> bytes:
-        """Return the payload without a frame, once.
-
-        ``uplink`` is one of the same mechanism that knows the update's shape.
-        """
+    def payload(self, update: Any, shaped: Uplink | None = None) -> bytes:
+        """Return the payload without a frame, once; ``shaped`` is as in `make_release`."""
         with self._guard:
             if self._used:
                 raise Noted(MADE_BEFORE)
@@ -163,7 +165,7 @@ class LocalAcceptedRequest:
             if self._batch is not None:
                 payload = self._uplink.send_batch(self._batch)
             else:
-                payload = make_release(uplink or self._uplink, update, self._rng)
+                payload = make_release(self._uplink, update, self._rng, shaped)
             if self._step is not None:
                 payload = self._step.mask(payload)
         except Exception as error:
