@@ -144,7 +144,7 @@ def test_damaged_decisions_stop_no_noted_release(table: str, tmp_path: Path) -> 
     assert not reply.has_error()
 
 
-@pytest.mark.parametrize("answer", [b"", b"QBG1", b"x" * 64])
+@pytest.mark.parametrize("answer", [b"", b"QBG2", b"x" * 64])
 def test_a_gatekeeper_that_ends_after_the_request_may_have_noted_it(
     answer: bytes, tmp_path: Path
 ) -> None:

@@ -115,8 +115,8 @@ class OpenRequest:
         request = self.request
         gate.check(request)
         self.arrival.store = gate.models
-        self.arrival.metrics = gate.metrics
-        self.arrival.proposed = ProposedMechanism.read(request.mechanism, gate.families)
+        self.arrival.metrics = gate.rules.metrics
+        self.arrival.proposed = ProposedMechanism.read(request.mechanism, gate.rules.mechanisms)
         for part in self.parts:
             part.accept(request, self.arrival)
 
@@ -130,8 +130,8 @@ class OpenRequest:
         request = self.request
         mechanism = self.arrival.proposed.mechanism
         left_to_draw = (steps_of(mechanism) - 1) * request.dimension
-        names = gate.metrics
-        seconds = gate.response_seconds
+        names = gate.rules.metrics
+        seconds = gate.rules.response_seconds
         if left_to_draw:
             AnswerTime.check(seconds, left_to_draw)
         accepted = gate.accept(request)

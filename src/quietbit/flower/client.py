@@ -232,7 +232,7 @@ class _Exchange:
         gate: Gate | None = None
         try:
             gate = self._gate()
-            plan = plan_of(self.context.run_config, gate.families)
+            plan = plan_of(self.context.run_config, gate.rules.mechanisms)
             opened = OpenRequest.read(gate, plan, subject, self._arrival(subject), self._name())
             answer = opened.step()
             if answer is not None:
@@ -313,8 +313,8 @@ class _Exchange:
         try:
             gate = self._gate()
             gate.forget(self.context.run_id)
-            names = gate.metrics
-            seconds = gate.response_seconds
+            names = gate.rules.metrics
+            seconds = gate.rules.response_seconds
         except Exception as error:  # a node without a policy answers with the same constant
             log(ERROR, "quietbit: this node's gate cannot be asked", exc_info=error)
         # Where nothing of the app's answer could leave, the app is not asked: its time tells

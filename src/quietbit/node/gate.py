@@ -52,21 +52,6 @@ class LocalGate:
     secrets: MutableMapping[str, bytes]
     models: MutableMapping[str, bytes] | None = None
 
-    @property
-    def metrics(self) -> tuple[str, ...]:
-        """Names of the metrics that leave the node as they are, without privacy."""
-        return self.rules.metrics
-
-    @property
-    def families(self) -> tuple[str, ...] | None:
-        """Families of mechanisms that the policy allows; None allows all."""
-        return self.rules.families
-
-    @property
-    def response_seconds(self) -> float:
-        """Seconds from accepting a request to its answer."""
-        return self.rules.response_seconds
-
     def check(self, request: Request) -> None:
         """Refuse a run and a dimension that the policy does not allow, before models are stored."""
         try:

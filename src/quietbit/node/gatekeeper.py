@@ -38,12 +38,14 @@ import struct
 import tempfile
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import cached_property
 from pathlib import Path
 from typing import Any, final
 
 import numpy as np
+from attrs import asdict, field, frozen
+from attrs.converters import optional
 from numpy.typing import NDArray
 
 from quietbit._files import OTHERS_WRITE, others
@@ -62,7 +64,7 @@ from quietbit.node.stores import ModelFolder
 __all__ = ["BatchSocket", "Gatekeeper", "RemoteGate", "batch_of_parent"]
 
 LOGGER = logging.getLogger(__name__)
-MAGIC = b"QBG1"
+MAGIC = b"QBG2"
 HEAD = struct.Struct("<4sIQ")
 MOST_JSON = 2**22
 PIECE = 2**24  # bytes of gradients in one message
@@ -203,16 +205,12 @@ class Gatekeeper:
         gate = self._gate
         what = message.get("ask")
         if what == "rules":
-            models = None
-            if gate.rules.models is not None:
-                models = str(Path(gate.rules.models).expanduser())
-            rules = {
-                "metrics": list(gate.metrics),
-                "response-seconds": gate.response_seconds,
-                "models": models,
-                "families": gate.families,
-            }
-            _send(connection, rules)
+            rules = gate.rules
+            models = rules.models
+            if models is not None:
+                models = str(Path(models).expanduser())
+            shown = RemoteRules(rules.metrics, rules.mechanisms, rules.response_seconds, models)
+            _send(connection, asdict(shown))
         elif what == "forget":
             gate.forget(int(message["run"]))
             _send(connection, {})
@@ -229,12 +227,27 @@ class Gatekeeper:
         self._server.keep(connection)  # from now on a lost connection may lose a release
         accepted = gate.accept(request)
         _send(connection, {"accepted": True})
-        seconds = gate.response_seconds or PATIENCE
+        seconds = gate.rules.response_seconds or PATIENCE
         data = _serve_batches(connection, accepted, request.dimension, seconds)
         update = None
         if len(data) == 8 * request.dimension:  # else the zero update is released
             update = np.frombuffer(data, dtype="<f8")
         _send(connection, {}, accepted.release(update))
+
+
+def _names(words: Iterable[str]) -> tuple[str, ...]:
+    return tuple(words)
+
+
+@final
+@frozen
+class RemoteRules:
+    """What an app must know of the policy behind a socket."""
+
+    metrics: tuple[str, ...] = field(converter=_names)
+    mechanisms: tuple[str, ...] | None = field(converter=optional(_names))
+    response_seconds: float
+    models: str | None
 
 
 @final
@@ -250,34 +263,15 @@ class RemoteGate:
             )
 
     @cached_property
-    def _rules(self) -> dict[str, Any]:
-        return self._ask({"ask": "rules"})[0]
-
-    @property
-    def metrics(self) -> tuple[str, ...]:
-        """Names of the metrics that leave the node as they are, without privacy."""
-        return tuple(str(name) for name in self._rules.get("metrics", ()))
-
-    @property
-    def response_seconds(self) -> float:
-        """Seconds from accepting a request to its answer."""
-        return float(self._rules["response-seconds"])
-
-    @property
-    def families(self) -> tuple[str, ...] | None:
-        """Families of mechanisms that the policy allows; None allows all."""
-        names = self._rules.get("families")
-        if names is None:
-            return None
-        return tuple(str(name) for name in names)
+    def rules(self) -> RemoteRules:
+        """The policy's rules, as far as the app must know them; asked for once."""
+        return RemoteRules(**self._ask({"ask": "rules"})[0])
 
     @property
     def models(self) -> ModelFolder | None:
         """The policy's folder of models, which this process writes and the gatekeeper does not."""
-        folder = self._rules.get("models")
-        if folder is None:
-            return None
-        return ModelFolder(Path(str(folder)))
+        folder = self.rules.models
+        return None if folder is None else ModelFolder(Path(folder))
 
     def check(self, request: Request) -> None:
         """Do nothing: the gatekeeper checks what it accepts, and models are the app's to store."""
@@ -520,7 +514,10 @@ def _receive(connection: socket.socket, most: int, seconds: float) -> tuple[dict
         with contextlib.suppress(ValueError):
             message = json.loads(_read(connection, letters, ends))
     if not isinstance(message, dict):
-        raise Unusable("Unreadable message from the peer.")
+        raise Unusable(
+            "Unreadable message from the peer: the app and the gatekeeper need the same version of "
+            "quietbit."
+        )
     return message, _read(connection, size, ends)
 
 

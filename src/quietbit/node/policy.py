@@ -318,11 +318,6 @@ class Policy:
         """A short digest of all rules, which tells refusals under an earlier policy apart."""
         return hashlib.sha256(self.text().encode()).hexdigest()[:16]
 
-    @property
-    def families(self) -> tuple[str, ...]:
-        """The families of mechanisms that a request may describe."""
-        return self.mechanisms
-
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Policy:
         """Read a policy file; refuse one that users other than its owner may write."""
@@ -459,7 +454,7 @@ class Simulation:
     models: ClassVar[str | None] = None
     refusals_per_day: ClassVar[int | None] = None  # not limited
     mark: ClassVar[str] = ""
-    families: ClassVar[tuple[str, ...] | None] = None  # all are allowed
+    mechanisms: ClassVar[tuple[str, ...] | None] = None  # all are allowed
     samples: ClassVar[int | None] = None
     rng = _rng
 

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from quietbit._typing import FloatVector
 from quietbit.node.request import Request
 
-__all__ = ["AcceptedRequest", "Gate"]
+__all__ = ["AcceptedRequest", "AppRules", "Gate"]
 
 
 class AcceptedRequest(Protocol):
@@ -41,20 +41,28 @@ class AcceptedRequest(Protocol):
         """Return the framed release of an update; None, or one that cannot be sent, is zero."""
 
 
-class Gate(Protocol):
-    """What holds policy, ledger and keys: this process, or one behind a socket."""
+class AppRules(Protocol):
+    """What an app must know of the owner's rules."""
 
     @property
     def metrics(self) -> tuple[str, ...]:
         """Names of the metrics that leave the node as they are, without privacy."""
 
     @property
-    def families(self) -> tuple[str, ...] | None:
-        """Families of mechanisms that the policy allows; None allows all."""
+    def mechanisms(self) -> tuple[str, ...] | None:
+        """Families of mechanisms that may be requested; None allows all."""
 
     @property
     def response_seconds(self) -> float:
         """Seconds from accepting a request to its answer."""
+
+
+class Gate(Protocol):
+    """What holds policy, ledger and keys: this process, or one behind a socket."""
+
+    @property
+    def rules(self) -> AppRules:
+        """The owner's rules, as far as the app must know them."""
 
     @property
     def models(self) -> MutableMapping[str, bytes] | None:

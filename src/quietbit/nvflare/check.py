@@ -141,7 +141,7 @@ def _owner(properties: Any) -> _Owner:
     seed = None
     try:
         if keys[0] == GATEKEEPER:
-            metrics = RemoteGate(path).metrics
+            metrics = RemoteGate(path).rules.metrics
         else:
             policy = Policy.load(path)
             FileLedger(policy.ledger, policy.counter).read()

@@ -202,10 +202,10 @@ class PrivateUplink(Filter):  # type: ignore[misc]
         gate: Gate | None = None
         try:
             gate, task.shows = self._gate(fl_ctx)
-            task.names = gate.metrics
+            task.names = gate.rules.metrics
             record = shareable.get(RECORD)
             if record is None and task.names:
-                task.moment = AnswerTime(gate.response_seconds)
+                task.moment = AnswerTime(gate.rules.response_seconds)
             else:
                 self._accept(task, gate, record, shareable, fl_ctx)
             task.runs = True
@@ -225,7 +225,7 @@ class PrivateUplink(Filter):  # type: ignore[misc]
                 "The server's task must carry quietbit's request, and does not: put "
                 "PrivateReceiver among its filters."
             )
-        plan = local_settings(record["settings"], gate.families)
+        plan = local_settings(record["settings"], gate.rules.mechanisms)
         name = _node_name(fl_ctx)
         for key, subject in SUBJECTS.items():
             if key not in record:

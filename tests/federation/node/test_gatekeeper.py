@@ -53,7 +53,7 @@ def serving(folder, **changes):
 
 def test_a_release_through_the_socket_is_the_one_of_the_process(tmp_path):
     with serving(tmp_path, seed=5, metrics=["loss"]) as remote:
-        assert remote.metrics == ("loss",)
+        assert remote.rules.metrics == ("loss",)
         accepted = remote.accept(request(2, client=1))
         assert books(tmp_path).releases == 1  # before the app trains
         data = accepted.release([UPDATE[:40], UPDATE[40:]])
