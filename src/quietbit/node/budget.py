@@ -12,6 +12,8 @@ Source   docs/theory/filters.md, for adaptive accounts and "Setting aside".
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import final
 
 from attrs import evolve, frozen
@@ -59,17 +61,14 @@ class Budget:
         run = str(request.run)
         cap = request.cap
         kind = ANSWERS if proposed.family == RESPONSE else None
-        before = account_of(state, cap, honest, kind=kind, run=run, saved=self.saved)
-        after = _after(before, self._cost(proposed, cap, honest, 0.0))
-        if not after.holds():
-            raise BudgetSpent(_explain(f"run {run}", before, after))
+        account = partial(account_of, state, cap, honest, kind=kind, run=run, saved=self.saved)
+        _check_after(self._cost(proposed, cap, honest, 0.0), account, f"run {run}")
         floor = self.rules.least_epsilon
-        data_set = self.rules.data_set
+        account = partial(account_of, state, data_set=self.rules.data_set, saved=self.saved)
         for cap, kind in self._owner_caps(state, request, proposed):
-            before = account_of(state, cap, honest, floor, data_set, kind=kind, saved=self.saved)
-            after = _after(before, self._cost(proposed, cap, honest, floor))
-            if not after.holds():
-                raise BudgetSpent(_explain("this node", before, after), of_node=True)
+            cost = self._cost(proposed, cap, honest, floor)
+            of_cap = partial(account, cap, honest, floor, kind=kind)
+            _check_after(cost, of_cap, "this node", of_node=True)
 
     def _cost(self, proposed: ProposedMechanism, cap: Target, honest: int, floor: float) -> Cost:
         """Return the cost of the release under a cap; sums are hidden among honest clients."""
@@ -124,22 +123,21 @@ class Budget:
         return evolve(_remaining(limit, summed), delta=0.0)
 
 
-def _after(before: Account, cost: Cost) -> Account:
-    """Return the account after one more release of this cost."""
-    counts = dict(before.entries)
-    counts[cost] = counts.get(cost, 0) + 1
-    return evolve(before, entries=tuple(counts.items()))
-
-
-def _explain(whose: str, before: Account, after: Account) -> str:
-    """Return the totals before and after the release, for the node's owner."""
+def _check_after(
+    cost: Cost, account: Callable[..., Account], whose: str, *, of_node: bool = False
+) -> None:
+    """Refuse one more release of this cost where the account would not hold with it."""
+    after = account(plus=cost)
+    if after.holds():
+        return
     cap = after.target
-    spent = before.guarantee().epsilon_upper
+    spent = account().guarantee().epsilon_upper
     total = after.guarantee().epsilon_upper
-    return (
+    raise BudgetSpent(
         f"The budget of {whose} for all releases is epsilon {cap.epsilon:g} at delta "
         f"{cap.delta:g} ({cap.adjacency.value}): {spent:.4g} is spent, and this release would make "
-        f"it {total:.4g}."
+        f"it {total:.4g}.",
+        of_node=of_node,
     )
 
 
@@ -150,7 +148,7 @@ def _remaining(cap: Target, aside: float) -> Target:
             f"All of epsilon {cap.epsilon:g} is set aside for evaluations, or used by them.",
             of_node=True,
         )
-    return cap.without(aside)
+    return cap.without(aside) if aside else cap
 
 
 def epsilon_spent(
@@ -189,8 +187,9 @@ def account_of(
     kind: str | None = None,
     run: str | None = None,
     saved: SavedCosts | None = None,
+    plus: Cost | None = None,
 ) -> Account:
-    """Return the account of a ledger's updates under a cap.
+    """Return the account of a ledger's updates under a cap, and of one more release of ``plus``.
 
     Sums count at ``honest`` clients, or fewer where the ledger says fewer (0: as noted). Each
     release costs a pure epsilon of ``floor`` at least. With ``run``, only that run's releases
@@ -207,6 +206,8 @@ def account_of(
         if is_counted and (not data_set or noted_data_set in ("", data_set)):
             cost = _noted_cost(state, name, cap, min(noted_honest, most), floor, saved)
             counts[cost] = counts.get(cost, 0) + times
+    if plus is not None:
+        counts[plus] = counts.get(plus, 0) + 1
     return Account(cap, "adaptive", tuple(counts.items()))
 
 

@@ -74,7 +74,7 @@ class SavedCosts:
         self._ledger = ledger
         self._guard = threading.Lock()
         self._values: Divergences | None = None
-        self._new: list[tuple[str, float, float]] = []
+        self.new: list[tuple[str, float, float]] = []
 
     def cached(self, name: str, bound: Divergence) -> Divergence:
         """Return the bound with its saved values; ``name`` identifies mechanism and terms."""
@@ -87,10 +87,8 @@ class SavedCosts:
     def save(self) -> None:
         """Write what is new; where that fails, log it: only time is lost."""
         with self._guard:
-            new = self._new
-            self._new = []
-        if not new:
-            return
+            new = self.new
+            self.new = []
         rows = [(cost_version(), *values) for values in new[-MOST_COSTS:]]
         try:
             with opened(self._ledger, "ledger", write=True) as database:
@@ -103,7 +101,7 @@ class SavedCosts:
             LOGGER.warning("quietbit: costs are not saved, and will be computed again: %s", error)
 
     def _add(self, name: str, alpha: float, value: float) -> None:
-        self._new.append((name, alpha, value))
+        self.new.append((name, alpha, value))
 
     def _read(self) -> Divergences:
         """Return the values that this code has saved."""

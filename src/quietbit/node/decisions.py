@@ -74,12 +74,6 @@ class Decisions:
             tuple(Decision(*row) for row in last),
         )
 
-    def refused_runs(self, now: Moment) -> list[str]:
-        """Return the runs that the node's budget refused in the last 24 hours."""
-        with opened(self.path, "ledger") as database:
-            rows = database.execute("select run, time, boot, running from refused_runs").fetchall()
-        return [run for run, *moment in rows if Moment(*moment).is_within_day(now)]
-
     def add(self, decision: Decision, seconds: float, refused_run: str, now: Moment) -> None:
         """Add one decision; ``refused_run`` names the run if the node's budget refused it."""
         with opened(self.path, "ledger", write=True) as database:

@@ -171,7 +171,7 @@ class LocalGate:
     def _saved_costs(self) -> SavedCosts | None:
         return None if self.ledger.path is None else costs_beside(self.ledger.path)
 
-    @property
+    @cached_property
     def _budget(self) -> Budget:
         return Budget(self.rules, self._saved_costs)
 
@@ -211,7 +211,7 @@ class LocalGate:
             state.check_round(run, request.round)
             state.check_mechanism(proposal.mechanism.identity, run, now)
             self.rules.check_counts(state.releases + 1, state.last_day(now) + 1)
-            self._check_refusals(run, now)
+            self._check_refusals(state, run, now)
             self._budget.check(state, request, proposal.mechanism, proposal.honest)
         except BudgetSpent as error:
             if error.of_node:
@@ -226,22 +226,26 @@ class LocalGate:
         try:
             self._check_ledger(state, request, proposal)
         finally:
-            if self._saved_costs is not None:
+            if self._saved_costs is not None and self._saved_costs.new:
                 self._saved_costs.save()
         return state
 
-    def _check_refusals(self, run: str, now: Moment) -> None:
+    def _check_refusals(self, state: LedgerState, run: str, now: Moment) -> None:
         """Refuse a run that the node's budget refused in the last 24 hours, and all after too many.
 
         A server could otherwise ask for releases of different costs until one is accepted, and so
         learn the remaining budget. Refusals under an earlier policy do not count.
         """
         most = self.rules.refusals_per_day
-        if self._decisions is None or most is None:
+        if most is None:
             return
-        mark = self.rules.mark
-        refused = [name for name in self._decisions.refused_runs(now) if name.endswith(f" {mark}")]
-        if f"{run} {mark}" in refused:
+        mark = f" {self.rules.mark}"
+        refused = [
+            name
+            for name, when in state.refused_runs.items()
+            if name.endswith(mark) and when.is_within_day(now)
+        ]
+        if f"{run}{mark}" in refused:
             raise BudgetSpent(
                 f"Run {run} was refused for the budget of this node in the last 24 hours."
             )

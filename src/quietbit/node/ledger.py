@@ -124,7 +124,10 @@ Counts: TypeAlias = Counter[tuple[str, int, str]]
 @final
 @define(eq=False)
 class LedgerState:
-    """The totals of a ledger's lines; ``origin`` names it in errors."""
+    """The totals of a ledger's lines; ``origin`` names it in errors.
+
+    ``refused_runs`` are the runs that the node's budget has refused, each with the last moment.
+    """
 
     origin: str = "The ledger"
     identity: str = ""
@@ -133,6 +136,7 @@ class LedgerState:
     noted: list[NotedRelease] = field(factory=list)
     steps: dict[str, tuple[int, int]] = field(factory=dict)
     step_lines: int = 0
+    refused_runs: dict[str, Moment] = field(factory=dict)
 
     @property
     def count(self) -> int:
@@ -379,8 +383,6 @@ class StateLedger:
 
 
 ADD_LINE = "insert into lines values (?, ?)"
-# Of two processes that have added lines, the later may be the first to come here.
-RAISE_COUNT = "update counter set count = ?, head = ? where count < ?"
 
 
 @final
@@ -446,41 +448,44 @@ class FileLedger:
 
     def read(self) -> LedgerState:
         """Return the totals; refuse a ledger that is behind its counter, or behind ``known``."""
-        with self._guard, opened(self.path, "ledger") as database:
-            state = self._read(database)
-            self._keep(state)
-            return state
+        with (
+            self._guard,
+            opened(self.path, "ledger") as database,
+            opened(self._counter, "counter") as counter,
+        ):
+            return self._keep(self._read(database, counter))
 
     def update(self, change: Change) -> LedgerState:
         """Add the lines that ``change`` returns for the totals, and force them to disk."""
-        with self._guard:
+        with self._guard, opened(self._counter, "counter", write=True) as counter:
             with opened(self.path, "ledger", write=True) as database:
-                state = self._read(database)
-                count = state.count
+                state = self._read(database, counter)
+                following = state.count + 1
                 lines = state.add(list(change(state)))
-                database.executemany(ADD_LINE, enumerate(lines, count + 1))
-            with opened(self._counter, "counter", write=True) as counter:
-                counter.execute(RAISE_COUNT, (state.count, state.head.hex(), state.count))
-            self._keep(state)
-            return state
+                database.executemany(ADD_LINE, enumerate(lines, following))
+            # The lines are on disk.
+            counter.execute("update counter set count = :count, head = :head", state.mark)
+            return self._keep(state)
 
-    def _read(self, database: sqlite3.Connection) -> LedgerState:
-        """Read all lines; hold their lock while the counter is read, which cannot pass them.
+    def _read(self, database: sqlite3.Connection, counter: sqlite3.Connection) -> LedgerState:
+        """Read all lines and the counter, which cannot pass them while they are locked.
 
         Of lines that this process has read before, the digests are compared.
         """
         state = self._state
         self._state = LedgerState(f"The ledger {self.path}")  # after an error, all are read anew
-        read = 0
-        for (line,) in database.execute("select line from lines order by number"):
-            if read >= state.count:
-                state.take(line)
-            elif digest(line) != state.heads[read]:
-                raise LedgerError(f"{state.origin} was changed: line {read + 1}. {HELP}.")
-            read += 1
-        if read < state.count:
+        lines = database.execute("select line from lines order by number").fetchall()
+        known = state.count
+        if len(lines) < known:
             raise LedgerError(f"{state.origin} is shorter than it was. {HELP}.")
-        self._check_counter(state)
+        for number, (line,) in enumerate(lines, 1):
+            if number > known:
+                state.take(line)
+            elif digest(line) != state.heads[number - 1]:
+                raise LedgerError(f"{state.origin} was changed: line {number}. {HELP}.")
+        rows = database.execute("select run, time, boot, running from refused_runs")
+        state.refused_runs = {run: Moment(*moment) for run, *moment in rows}
+        self._check_counter(state, counter)
         if state.is_behind(self._known):
             raise LedgerError(
                 f"The ledger {self.path} is older than the one that this process or this run has "
@@ -488,13 +493,13 @@ class FileLedger:
             )
         return state
 
-    def _keep(self, state: LedgerState) -> None:
+    def _keep(self, state: LedgerState) -> LedgerState:
         self._state = state
         self._known.update(state.mark)
+        return state
 
-    def _check_counter(self, state: LedgerState) -> None:
-        with opened(self._counter, "counter") as database:
-            rows = database.execute("select ledger, count, head from counter").fetchall()
+    def _check_counter(self, state: LedgerState, counter: sqlite3.Connection) -> None:
+        rows = counter.execute("select ledger, count, head from counter").fetchall()
         if len(rows) != 1:
             raise LedgerError(
                 f"{self._counter} is not the counter of a ledger: it has {len(rows)} rows. {HELP}."

@@ -25,7 +25,7 @@ from attrs import evolve, field, frozen
 
 from quietbit._search import bisect
 from quietbit._typing import FloatVector
-from quietbit.errors import check_int, require
+from quietbit.errors import check_int, check_real, require
 from quietbit.privacy.conversion import (
     epsilon_from_linear,
     gaussian_epsilon_upper,
@@ -81,7 +81,8 @@ class Account:
         require(isinstance(target, Target), "target", type(target).__name__, "a Target")
         require(self.mode in ("planned", "adaptive"), "mode", self.mode, "planned or adaptive")
         if self.mode == "adaptive":
-            target.limited()  # without a limit, shares of delta would be undefined
+            # Without a limit, shares of delta would be undefined.
+            check_real(target.epsilon, "epsilon")
 
     def spend(self, cost: Cost, times: int = 1) -> Account:
         """Return the account after ``times`` more releases of this cost.

@@ -102,10 +102,9 @@ def test_runs_that_the_budget_refused_are_forgotten_after_a_day(tmp_path):
     now = Moment(1e9, "boot", 5.0)
     found.add(Decision(now.time, "7", 1, "budget-spent"), 0.1, "7 mark", now)
     later = Moment(now.time + 86401, "boot", now.running + 86401)
-    assert found.refused_runs(now) == ["7 mark"]
-    assert found.refused_runs(later) == []
+    assert books(tmp_path).refused_runs == {"7 mark": now}
     found.add(Decision(later.time, "8", 1, "budget-spent"), 0.1, "8 mark", later)
-    assert found.refused_runs(now) == ["8 mark"]
+    assert books(tmp_path).refused_runs == {"8 mark": later}
 
 
 def test_models_are_for_this_user_alone_and_no_link_is_followed(tmp_path):
