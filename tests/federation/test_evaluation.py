@@ -47,28 +47,6 @@ def test_the_interval_covers_in_95_of_100_runs_and_can_fail_to(
     )  # an interval cut short is noticed
 
 
-@pytest.mark.parametrize(
-    ("epsilon", "margin", "about_those"), [(0.5, 0.010, 0.0020), (2.0, 0.0099, 0.0011)]
-)
-def test_behind_masks_ten_thousand_answers_are_as_good_as_stated(
-    epsilon, margin, about_those
-) -> None:
-    """2,000 sums by their exact law: the error about the clients that were asked, and the
-    interval's cover of all.
-    """
-    asked = Evaluation(epsilon, adjacency="replace-one", delta=1e-5, honest=10_000)
-    assert asked.margin(10_000) == pytest.approx(margin, rel=0.03)
-    assert asked.spends == 0  # nothing is set aside: the account is the updates'
-    rng, runs, truth = np.random.default_rng(seed(11)), 2000, 0.8
-    right = rng.binomial(10_000, truth, size=runs)
-    lie = asked.mechanism.lie
-    ones = rng.binomial(right, 1 - lie) + rng.binomial(10_000 - right, lie)
-    found = asked.mechanism.share(ones / 10_000)
-    assert 1.96 * float(np.std(found - right / 10_000)) == pytest.approx(about_those, rel=0.1)
-    each = [asked.estimates([1 - share, share], 10_000)[0] for share in found[:500]]
-    assert sum(one.low <= truth <= one.high for one in each) >= stats.binom.ppf(1e-9, 500, 0.95)
-
-
 def test_clients_that_differ_and_a_draw_of_them_are_covered_too() -> None:
     """Two groups of clients, a cohort drawn without replacement: the share of all is in the
     interval.

@@ -19,7 +19,6 @@ from numpy.typing import NDArray
 from quietbit.errors import InvalidParameter
 from quietbit.federation.costs import ClientCosts
 from quietbit.federation.participation import Schedule
-from quietbit.federation.parts.evaluation import Evaluate
 from quietbit.federation.parts.masks import Masks
 from quietbit.federation.parts.samples import Samples
 from quietbit.federation.parts.scouts import Scouts, most_truthful
@@ -130,14 +129,9 @@ def _enforced(plan: Terms, releases: int) -> Priced | None:
     if plan.mode == "planned":
         return None
     account = Account(plan.update_target, "adaptive")
-    evaluate = plan.find(Evaluate)
-    answers = () if evaluate is None else evaluate.request(plan).shared()
 
     def enforced(mechanism: Mechanism) -> Guarantee:
-        spent = account.spend(release_cost(plan, mechanism.priced_as), releases)
-        for cost, times in answers:
-            spent = spent.spend(cost, times)
-        return spent.guarantee()
+        return account.spend(release_cost(plan, mechanism.priced_as), releases).guarantee()
 
     return enforced
 

@@ -25,7 +25,6 @@ from quietbit.federation.messages import Asked, Node, Release, Reply
 from quietbit.federation.record import Counts, RoundReport
 from quietbit.mechanism.base import Answers, Mechanism
 from quietbit.node.request import ProposedMechanism, Request
-from quietbit.privacy.account import Account
 from quietbit.wire.downlink import ServerStep
 
 __all__ = [
@@ -182,7 +181,7 @@ class Part:
 
     On the server, ``in_columns`` says whether its records are columns of a `RoundReport`, and not
     apart, and ``takes_step`` whether nodes take the steps of a run themselves (`Step.final`).
-    ``counts`` are releases of nodes besides updates, which `spend` adds to their cost.
+    ``counts`` are releases of nodes besides updates, whose cost `spends` says, beside their cost.
     """
 
     section: ClassVar[str] = ""
@@ -258,9 +257,9 @@ class Part:
         """Return what the report says about a round that is over; an empty record is left out."""
         return {}
 
-    def spend(self, account: Account, releases: int) -> tuple[Account, float]:
-        """Add the cost of releases besides updates to an account; return an epsilon apart."""
-        return account, 0.0
+    def spends(self, releases: int) -> float:
+        """Return the pure epsilon of releases besides updates."""
+        return 0.0
 
 
 def released_dimension(parts: tuple[Part, ...], dimension: int) -> int:

@@ -177,7 +177,7 @@ class Run:
         request = {**record, "round": scope.number}
         collector: Collector
         sums = self.find(MaskedSums)
-        if sums is not None and scope.section in ("", Evaluating.section):
+        if sums is not None and not scope.section:
             collector = sums.collector(scope, request)
         else:
             channel = channel or Uplink(scope.mechanism)
@@ -402,8 +402,7 @@ class Run:
             account = account.spend(self._cost, updates)
         for part, releases in zip(self.parts, others, strict=True):
             if releases:
-                account, epsilon = part.spend(account, releases)
-                apart += epsilon
+                apart += part.spends(releases)
         guarantee = account.guarantee()
         if not apart:
             return guarantee

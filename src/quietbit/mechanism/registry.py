@@ -64,7 +64,6 @@ LIBRARY = {
 # Mechanisms that send an answer in place of an update, by their name in policies and ledgers.
 ANSWERS = {
     "response": ("response", "RandomisedResponse"),
-    "summed-response": ("response", "SummedResponse"),
     "scout": ("adaptive_clip", "Scout"),
 }
 # The library's kinds in descriptions: file and class. An identity keeps the kind it was first

@@ -21,7 +21,7 @@ from attrs import evolve, frozen
 from quietbit.mechanism.base import core_of
 from quietbit.node.costs import SavedCosts
 from quietbit.node.ledger import LedgerError, LedgerState, text_of
-from quietbit.node.policy import RESPONSE, SUMMED, Rules
+from quietbit.node.policy import RESPONSE, Rules
 from quietbit.node.refusal import BudgetSpent
 from quietbit.node.request import ProposedMechanism, Request
 from quietbit.privacy.account import Account
@@ -30,11 +30,9 @@ from quietbit.privacy.release import Divergence
 from quietbit.privacy.rounding import round_up
 from quietbit.target import Target, Trust
 
-__all__ = ["ANSWERS", "SUMMED_ANSWERS", "Budget", "account_of", "epsilon_spent"]
+__all__ = ["ANSWERS", "Budget", "account_of", "epsilon_spent"]
 
-# The kinds of mechanisms that answer evaluations, as a ledger's descriptions name them.
-ANSWERS = "RandomisedResponse"
-SUMMED_ANSWERS = "SummedResponse"
+ANSWERS = "RandomisedResponse"  # the kind of answers to evaluations, in a ledger's descriptions
 PACKAGE = "quietbit."  # only costs of this package's code are saved: see `cost_version`
 MOST_COSTS = 4096
 _COSTS: dict[tuple[object, ...], Cost] = {}
@@ -65,7 +63,10 @@ class Budget:
         _check_after(self._cost(proposed, cap, honest, 0.0), account, f"run {run}")
         floor = self.rules.least_epsilon
         account = partial(account_of, state, data_set=self.rules.data_set, saved=self.saved)
-        for cap, kind in self._owner_caps(state, request, proposed):
+        for owners in self.rules.caps:
+            # A request carries the run's cap on updates or that on evaluations; the owner's cap is
+            # divided here.
+            cap = self._share(state, owners, kind == ANSWERS)
             cost = self._cost(proposed, cap, honest, floor)
             of_cap = partial(account, cap, honest, floor, kind=kind)
             _check_after(cost, of_cap, "this node", of_node=True)
@@ -74,27 +75,6 @@ class Budget:
         """Return the cost of the release under a cap; sums are hidden among honest clients."""
         clients = honest if cap.trust is Trust.SECURE_AGGREGATION else 0
         return _release_cost(proposed, cap, clients, floor, self.saved)
-
-    def _owner_caps(
-        self, state: LedgerState, request: Request, proposed: ProposedMechanism
-    ) -> list[tuple[Target, str | None]]:
-        """Return the owner's caps on this release, each with the kind of release it counts.
-
-        The kind is None for updates. A request carries the run's cap on updates or that on
-        evaluations; the owner's cap is divided here. Summed answers share the account of updates
-        and have a limit of their own within it.
-        """
-        rules = self.rules
-        evaluates = proposed.family == RESPONSE
-        kind = ANSWERS if evaluates else None
-        caps = [(self._share(state, cap, evaluates), kind) for cap in rules.caps]
-        if proposed.family == SUMMED:
-            for cap in rules.caps:
-                if cap.trust is request.trust:
-                    answers = _set_aside(state, cap, rules, rules.least_epsilon)[1]
-                    limit = _remaining(evolve(cap, epsilon=rules.evaluate), answers)
-                    caps.append((limit, SUMMED_ANSWERS))
-        return caps
 
     def _share(self, state: LedgerState, cap: Target, evaluates: bool) -> Target:
         """Return the part of an owner's cap that evaluations have, or the part that updates have.
@@ -112,15 +92,7 @@ class Budget:
             raise BudgetSpent(
                 "Updates have used more than the budget that evaluations leave them.", of_node=True
             )
-        limit = evolve(cap, epsilon=rules.evaluate)
-        summed = 0.0
-        # Under the other cap sums cost more than this limit is meant for.
-        if cap.trust is Trust.SECURE_AGGREGATION:
-            sums = account_of(
-                state, limit, 0, floor, rules.data_set, kind=SUMMED_ANSWERS, saved=self.saved
-            )
-            summed = sums.epsilon()
-        return evolve(_remaining(limit, summed), delta=0.0)
+        return evolve(cap, epsilon=rules.evaluate, delta=0.0)
 
 
 def _check_after(

@@ -26,7 +26,7 @@ from quietbit.node.budget import Budget
 from quietbit.node.costs import SavedCosts, costs_beside
 from quietbit.node.decisions import ACCEPTED, MOST_LETTERS, Decision, Decisions
 from quietbit.node.ledger import Entry, Ledger, LedgerState, Moment, mechanism_line, release_line
-from quietbit.node.policy import ANSWERING, Rules
+from quietbit.node.policy import RESPONSE, Rules
 from quietbit.node.proposal import Proposal, propose
 from quietbit.node.refusal import BudgetSpent, NotAllowed, Refused, Unusable, refusal_of
 from quietbit.node.release import LocalAcceptedRequest
@@ -84,7 +84,7 @@ class LocalGate:
             step.check_vector()
         # With a seed, the evaluation and the update of a round must not share random bits.
         seed_round = request.round
-        if proposal.mechanism.family in ANSWERING:
+        if proposal.mechanism.family == RESPONSE:
             seed_round += MOST_ROUNDS
         new_rng = partial(self.rules.rng, seed_round, request.client)
         rng = new_rng()

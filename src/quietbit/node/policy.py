@@ -66,11 +66,7 @@ RENAMED = {
     "min-neighbours": ALL_WITH_ALL,
 }
 RETIRED = ("pricing-seconds",)  # keys of earlier versions, which are ignored
-# Families in `quietbit.mechanism.registry` that answer evaluations: seen by the server, or summed
-# behind masks.
-RESPONSE = "response"
-SUMMED = "summed-response"
-ANSWERING = (RESPONSE, SUMMED)
+RESPONSE = "response"  # the family that answers evaluations; the server sees each answer
 SCOUT = "scout"  # the family that answers for a moving clip; scouts need it among the mechanisms
 USUAL = ("imvu", "vmvu", SCOUT)  # families that `init` allows
 DIMENSION = 2**25  # the default largest-dimension: 256 MiB in a gatekeeper
@@ -375,7 +371,7 @@ class Policy:
 
     def check(self, family: str, clip: float, rate: float = 1.0) -> None:
         """Refuse a family, a clip or a sampling rate that the policy does not allow."""
-        if family in ANSWERING:
+        if family == RESPONSE:
             if not self.evaluate > 0:
                 raise NotAllowed("The policy has evaluate = 0.", rule="evaluate")
             return

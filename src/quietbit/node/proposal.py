@@ -17,7 +17,7 @@ from quietbit.errors import InvalidParameter, require
 from quietbit.mechanism.abilities import SharedRows, is_turn_of, is_unmasked, sampling_rate_of
 from quietbit.mechanism.base import Mechanism, core_of
 from quietbit.mechanism.registry import identity_of
-from quietbit.node.policy import ANSWERING, SCOUT, SUMMED, Rules
+from quietbit.node.policy import RESPONSE, SCOUT, Rules
 from quietbit.node.request import ALONE, ProposedMechanism, Request, noted_run, run_name
 
 __all__ = ["Proposal", "propose"]
@@ -79,13 +79,9 @@ def _check_answer(proposed: ProposedMechanism, request: Request) -> None:
     """
     mechanism = proposed.mechanism
     name = type(mechanism).__name__
-    if proposed.family in (*ANSWERING, SCOUT) and core_of(mechanism) is not mechanism:
+    if proposed.family in (RESPONSE, SCOUT) and core_of(mechanism) is not mechanism:
         rule = "a plain one, without a wrapper"
         raise InvalidParameter.of("mechanism of an answer", rule, name)
-    if proposed.family == SUMMED and request.sum is None:
-        rule = "one that the server may see"
-        remedy = f"{name} is private within a masked sum only"
-        raise InvalidParameter.of("mechanism of an answer", rule, name, remedy)
 
 
 def _check_visibility(mechanism: Mechanism, request: Request) -> None:

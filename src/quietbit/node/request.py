@@ -35,7 +35,7 @@ from quietbit.mechanism.abilities import Batches, Summable
 from quietbit.mechanism.base import Mechanism
 from quietbit.mechanism.registry import build, describe, described_family, family_of, identity_of
 from quietbit.node.ledger import EVALUATIONS, text_of
-from quietbit.node.policy import ANSWERING
+from quietbit.node.policy import RESPONSE
 from quietbit.node.refusal import NotAllowed
 from quietbit.privacy.cost import Cost
 from quietbit.secagg.plan import ServerModel, SumPlan
@@ -265,7 +265,7 @@ class ProposedMechanism:
         try:
             description = json.loads(text)
             family = described_family(description)
-            if allowed is not None and family not in (*allowed, *ANSWERING):
+            if allowed is not None and family not in (*allowed, RESPONSE):
                 raise NotAllowed(
                     f"The mechanism is of the family {family[:40]!r}.", rule="mechanisms"
                 )
@@ -329,13 +329,13 @@ def description_of(mechanism: Mechanism) -> str:
 
 def noted_run(run: int, family: str) -> str:
     """Return a run's name in ledgers and sums; its evaluations have a name of their own."""
-    return f"{run}{EVALUATIONS}" if family in ANSWERING else str(run)
+    return f"{run}{EVALUATIONS}" if family == RESPONSE else str(run)
 
 
 def sum_plan(request: Request, mechanism: Mechanism, members: tuple[bytes, ...] | None) -> SumPlan:
     """Return the plan of the requested sum of a mechanism's codes; refuse a wrong threshold."""
     part = request.part
-    name = f"quietbit/{noted_run(request.run, family_of(mechanism))}/{request.round}".encode()
+    name = f"quietbit/{request.run}/{request.round}".encode()
     return SumPlan(
         part.clients,
         part.threshold,

@@ -4,8 +4,7 @@ Idea     the server sees, per coordinate, how many of n clients sent a one. The 
          are the noise: whatever they hold, the divergence is largest with k of them at one end of
          the range and the rest at the other; `bit_sums` covers all k, and `bit_pairs` finds the
          worst pair of inputs. A code of a binomial design is the number of ones among c = 2^b - 1
-         bits, and costs at most c times one bit. Bits of randomised response are at the two ends
-         alone: no pair between them has to be covered.
+         bits, and costs at most c times one bit.
 Symbols  p, p': the client's two probabilities of a one; u = log(p/(1-p)); Q, Qbar as in
          `bit_sums`; kappa_alpha: sup of D_alpha/(x-x')^2; loss: largest log-ratio of one client.
 Source   docs/theory/secure-aggregation.md: proofs and rounding; Guo et al. (ICML 2023) leave it
@@ -31,11 +30,10 @@ from quietbit.privacy.bit_sums import MOST_REACH, SumMoments
 from quietbit.privacy.cost import Cost
 from quietbit.privacy.divergence import CENTRE, Segments, check_around_centre, check_range
 from quietbit.privacy.orders import OrderConstant
-from quietbit.privacy.release import Divergence, Formula
-from quietbit.privacy.rounding import round_up
+from quietbit.privacy.release import Divergence
 from quietbit.target import MOST_CLIENTS, Adjacency
 
-__all__ = ["AggregateConstant", "aggregate_cost", "codes_deviation_upper", "response_sum_cost"]
+__all__ = ["AggregateConstant", "aggregate_cost", "codes_deviation_upper"]
 
 # More than a sampler's error, by which others' probabilities may leave the range.
 OTHERS_ERROR = 2.0**-44
@@ -356,58 +354,3 @@ class _CodesConstant:
 @lru_cache(maxsize=16)
 def _one_bit(epsilon: float) -> Design:
     return solve(DesignSpec(2, 1, epsilon), cache=False)
-
-
-@final
-class _ResponseDivergence(OrderConstant):
-    """D_alpha of one bit of randomised response in a sum, certified from above at any order."""
-
-    RUNGS = 4
-
-    def __init__(self, lie: float, clients: int, coin: bool) -> None:
-        super().__init__(lie, clients, coin)
-        # One end against the other, or each end against a coin; both ways round.
-        if coin:
-            self._pairs = [(lie, 0.5), (1 - lie, 0.5), (0.5, lie), (0.5, 1 - lie)]
-            alone = math.log(0.5 / lie)  # against a coin, a lie has the larger loss
-        else:
-            self._pairs = [(lie, 1 - lie), (1 - lie, lie)]
-            alone = math.log((1 - lie) / lie)
-        self.loss = alone * (1 + 1e-12)  # of one client alone
-        # As many others at the other end are the mirror image.
-        self._laws = SumMoments.of_others(clients - 1, lie, 1 - lie, _REACHES[-1], half=True)
-
-    def _upper(self, alpha: float) -> float:
-        order = max(alpha, _LEAST_ORDER)
-        if order * self.loss + _TAIL > _REACHES[-1]:
-            return self.loss
-        worst = 0.0
-        for p, other in self._pairs:
-            table = self._laws.table(order, np.array([p]), np.array([other]), self.loss)
-            worst = max(worst, float(table[0, 0]))
-        gap = self._pairs[0][1] - self._pairs[0][0]
-        excess = gap * gap * worst * order * (order - 1) / 2
-        return min(math.log1p(excess) / (order - 1) * (1 + 1e-9), self.loss)
-
-
-_response = lru_cache(maxsize=16)(_ResponseDivergence)
-
-
-def response_sum_cost(lie: float, clients: int, coin: bool, bits: int = 1) -> Cost:
-    """Return the cost of one sum of bits of randomised response over ``clients`` honest clients.
-
-    Args:
-        lie: the probability that a bit is turned round, below 1/2; it and 1 - ``lie`` are exact in
-            binary.
-        clients: honest clients, the protected one included.
-        coin: the neighbour's bit is a fair coin.
-        bits: in how many bits neighbours differ.
-    """
-    divergence = _response(lie, clients, coin)
-    label = f"sum of {clients} bits of randomised response"
-    pure = round_up(bits * divergence.loss, 4e-16)
-    return Cost.renyi(Formula(_times, divergence, bits), label, pure)
-
-
-def _times(alpha: float, divergence: _ResponseDivergence, bits: int) -> float:
-    return round_up(bits * divergence(alpha), 4e-16)

@@ -16,7 +16,7 @@ from core.mechanism.makers import CountingWords
 from core.statistical.kit import assert_binomial, seed
 from quietbit import Adjacency, InvalidParameter, InvalidPayload, Uplink, seeded_rng
 from quietbit.mechanism.registry import build, describe, family_of, identity_of
-from quietbit.mechanism.response import WORDS, RandomisedResponse, SummedResponse
+from quietbit.mechanism.response import WORDS, RandomisedResponse
 from quietbit.wire.payload import Payload
 
 CELLS = (2, 3, 7, 256, 257)
@@ -164,9 +164,9 @@ def test_a_sample_can_change_the_answer_as_well_as_all_of_them() -> None:
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
 def test_shares_that_are_not_finite_are_refused_before_a_word_is_drawn(bad: float) -> None:
-    for mechanism in (RandomisedResponse(3, 0.5), SummedResponse(2, 0.25), SummedResponse(3, 0.25)):
-        rng, shares = CountingWords(), np.zeros(mechanism.cells)
-        shares[1] = bad
-        with pytest.raises(InvalidParameter):
-            Uplink(mechanism).send(shares, rng)
-        assert rng.draws == 0
+    mechanism = RandomisedResponse(3, 0.5)
+    rng, shares = CountingWords(), np.zeros(3)
+    shares[1] = bad
+    with pytest.raises(InvalidParameter):
+        Uplink(mechanism).send(shares, rng)
+    assert rng.draws == 0

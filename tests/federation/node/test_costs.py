@@ -50,7 +50,6 @@ def fresh(monkeypatch):
             account._divergences,
             account._copies,
             aggregate._constant,
-            aggregate._response,
         ):
             cached.cache_clear()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -11,19 +12,20 @@ from attrs import evolve
 from core.statistical.kit import seed
 from federation.node.makers import MECHANISM, books, forbids, keeper, policy, request, write_policy
 from quietbit import Adjacency, Uplink
+from quietbit.errors import InvalidParameter
 from quietbit.mechanism.adaptive_clip import AdaptiveClip
 from quietbit.mechanism.base import Mechanism
-from quietbit.mechanism.response import RandomisedResponse, SummedResponse
+from quietbit.mechanism.response import RandomisedResponse
 from quietbit.node.budget import account_of, epsilon_spent
 from quietbit.node.gate import LocalGate
 from quietbit.node.gatekeeper import Gatekeeper, RemoteGate
-from quietbit.node.ledger import FileLedger, mechanism_line, release_line
+from quietbit.node.ledger import FileLedger
 from quietbit.node.refusal import AnsweredBefore, BudgetSpent, NotAllowed
-from quietbit.node.request import KEYS, Framed, ProposedMechanism, SumPart
+from quietbit.node.request import ALONE, KEYS, Framed, SumPart
 from quietbit.node.sender import PrivateSender
 from quietbit.privacy.account import Account
 from quietbit.privacy.cost import Cost
-from quietbit.target import Target, Trust
+from quietbit.target import Target
 from refusals import refuses
 
 ANSWER = RandomisedResponse.within(0.5, 2, "replace-one")
@@ -249,7 +251,6 @@ def test_where_sums_are_allowed_answers_count_under_both_caps(tmp_path):
     assert all(0.99 < epsilon_spent(books(tmp_path), cap, rules) <= 1.0 for cap in rules.caps)
 
 
-MANY = SummedResponse.within(0.5, 1e-5, 2, Adjacency.REPLACE_ONE, 300)
 SUMS = {
     "trust": ("secure-aggregation",),
     "local_epsilon": 50.0,
@@ -258,60 +259,18 @@ SUMS = {
 }
 
 
-def summed(number: int, mechanism: Mechanism = MANY, step: str = KEYS, **changes):
-    """The first step of a sum of answers is refused where no budget is left for its release."""
-    part = SumPart(step, 400, 1, 320, 300, "honest-but-curious")
-    return request(number, mechanism, **{"epsilon": 100.0, "sum": part} | changes)
+def test_an_owner_who_allows_sums_alone_lets_no_answer_be_seen(tmp_path):
+    held = keeper(tmp_path, **SUMS)
+    with forbids("trust"):
+        held.accept(asked(1))
+    open_too = keeper(make(tmp_path / "open"), **SUMS | {"trust": ("local", "secure-aggregation")})
+    assert len(open_too.accept(asked(1)).release(RIGHT)) > 0
 
 
-def test_an_answer_behind_masks_is_priced_with_the_clients_that_its_owner_relies_on(tmp_path):
-    assert len(keeper(tmp_path, **SUMS).step(summed(1))) > 0
-    wary = keeper(make(tmp_path / "wary"), **SUMS | {"min_honest_clients": 100})  # the run says 300
-    with pytest.raises(BudgetSpent):
-        wary.step(summed(1))
-    with forbids("evaluate"):
-        keeper(make(tmp_path / "none"), **SUMS | {"evaluate": 0.0}).step(summed(1))
-    few = summed(1, sum=SumPart(KEYS, 20, 1, 16, 16, "honest-but-curious"))
-    with forbids("min-honest-clients"):
-        keeper(make(tmp_path / "few"), **SUMS).step(few)
-
-
-def test_an_answer_made_for_masks_is_not_given_in_the_open(tmp_path):
-    open_too = SUMS | {"trust": ("local", "secure-aggregation")}
-    held = keeper(tmp_path, **open_too)
-    with refuses("mechanism of an answer", "SummedResponse"):
-        held.accept(asked(1, MANY))
-    with refuses("mechanism of an answer", "AdaptiveClip"):
-        held.step(summed(1, AdaptiveClip(MANY, 1.0)))
+def test_an_answer_is_no_part_of_a_sum(tmp_path):
+    held = keeper(tmp_path, **SUMS | {"trust": ("local", "secure-aggregation")})
+    part = SumPart(KEYS, 400, 1, 320, 300, "honest-but-curious")
+    for step in (KEYS, ALONE):
+        with pytest.raises(InvalidParameter):
+            held.step(request(1, ANSWER, epsilon=100.0, sum=replace(part, step=step)))
     assert books(tmp_path).releases == 0
-
-
-def test_answers_in_sums_and_in_the_open_share_one_limit(tmp_path):
-    both = SUMS | {"trust": ("local", "secure-aggregation"), "evaluate": 0.9}
-    held = keeper(tmp_path, **both)
-    held.accept(asked(1)).release(RIGHT)
-    with pytest.raises(BudgetSpent):
-        held.step(summed(2))
-    held = keeper(make(tmp_path / "other"), **both)
-    offer = ProposedMechanism.read(summed(1).mechanism)
-    noted = [
-        mechanism_line(offer.identity, offer.description),
-        release_line(offer.identity, 300, "7/evaluations", 1),
-    ]
-    held.ledger.update(lambda _: noted)
-    for less in (0.5, 0.9):  # a little of it is left, or nothing
-        strict = evolve(held, rules=policy(tmp_path / "other", **both | {"evaluate": less}))
-        with pytest.raises(BudgetSpent):
-            strict.accept(asked(2))
-    evolve(held, rules=policy(tmp_path / "other", **both | {"evaluate": 1.1})).accept(asked(2))
-
-
-def test_sums_of_answers_and_updates_share_the_owners_cap(tmp_path):
-    """Answers have a limit of their own, and what they cost is missing for updates."""
-    rules = policy(tmp_path, **SUMS | {"evaluate": 2.0})
-    account = Account(rules.caps[0], "adaptive")
-    each = MANY.sum_privacy(300, Adjacency.REPLACE_ONE)
-    assert (
-        account.spend(each, 4).epsilon() < 4 * 0.5
-    )  # they compose like sums, not like pure answers
-    assert Trust.LOCAL not in rules.trust  # so nothing is set aside for answers in the open

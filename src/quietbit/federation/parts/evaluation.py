@@ -22,7 +22,6 @@ import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from logging import ERROR, INFO, WARNING
 from typing import Any, ClassVar, cast, final
 
@@ -37,13 +36,11 @@ from quietbit.federation.messages import Node
 from quietbit.federation.part import AppAnswer, Arrival, Part
 from quietbit.federation.record import SHOWN, Counts, Note, RoundReport, grouped
 from quietbit.federation.terms import Say, Section, Terms, given
-from quietbit.mechanism.abilities import Summable
 from quietbit.mechanism.registry import identity_of
-from quietbit.mechanism.response import MOST_CELLS, RandomisedResponse, SummedResponse
+from quietbit.mechanism.response import MOST_CELLS, RandomisedResponse
 from quietbit.node.request import Request
-from quietbit.privacy.account import Account
 from quietbit.privacy.cost import Cost
-from quietbit.target import MAX_RELEASES, Adjacency, Unit, check_delta, check_releases
+from quietbit.target import MAX_RELEASES, Adjacency, Unit, check_releases
 
 __all__ = [
     "Answering",
@@ -61,7 +58,6 @@ NO_METRIC = (
 )
 DOUBT = 0.05
 MOST_LETTERS = 100
-_summed = lru_cache(maxsize=16)(SummedResponse.within)  # a plan asks for it repeatedly
 
 
 def _epsilon(value: float) -> float:
@@ -123,12 +119,16 @@ class Evaluate(Section):
         """Return the client's half, of a turn that answers about a model."""
         return Answering(terms) if asked == self.title else None
 
+    def assumes(self) -> str:
+        """Return what the server sees of an evaluation."""
+        return "The server sees each randomised answer to an evaluation, at a cost counted in it."
+
     def part(self, plan: Terms, say: Say, resource: Any = None) -> Evaluating:
         """Return the part that asks about models."""
         return Evaluating(self.request(plan))
 
     def request(self, plan: Terms) -> Evaluation:
-        """Return the request of a run, at the plan's adjacency and unit; of sums under masks."""
+        """Return the request of a run, at the plan's adjacency and unit."""
         releases = plan.releases if self.releases is None else self.releases
         return Evaluation(
             self.epsilon,
@@ -138,8 +138,6 @@ class Evaluate(Section):
             1 if releases is None else releases,
             adjacency=plan.adjacency,
             unit=plan.unit,
-            delta=plan.delta if plan.summed else 0.0,
-            honest=plan.honest,
         )
 
 
@@ -165,14 +163,12 @@ class Evaluation:
     """A request about a model: the app's ``metric``, at ``epsilon`` per answer of a client.
 
     A client answers ``releases`` times. The app's number lies between 0 and ``most``; with
-    ``cells``, it is a list of that many counts. With ``honest``, answers are summed behind masks
-    over at least that many honest clients: ``epsilon``, at ``delta``, is then the cost of one sum.
+    ``cells``, it is a list of that many counts. The server sees every answer, beside masked sums of
+    updates, too.
 
     >>> asked = Evaluation(0.5, adjacency="replace-one")
     >>> asked.spends, round(asked.margin(10_000), 3)
     (0.5, 0.04)
-    >>> round(Evaluation(0.5, adjacency="replace-one", delta=1e-5, honest=10_000).margin(10_000), 3)
-    0.01
     """
 
     epsilon: float = field(converter=_epsilon)
@@ -182,39 +178,25 @@ class Evaluation:
     releases: int = field(default=1, converter=check_releases)
     adjacency: Adjacency = field(kw_only=True, converter=Adjacency)
     unit: Unit = field(default=Unit.CLIENT, kw_only=True)
-    delta: float = field(default=0.0, kw_only=True, converter=check_delta)
-    honest: int | None = field(default=None, kw_only=True)
-    mechanism: RandomisedResponse | SummedResponse = field(init=False, repr=False, eq=False)
+    mechanism: RandomisedResponse = field(init=False, repr=False, eq=False)
 
     @mechanism.default
-    def _mechanism(self) -> RandomisedResponse | SummedResponse:
+    def _mechanism(self) -> RandomisedResponse:
         """Return the most truthful response; one changed sample can change the answer."""
         which = Adjacency.REPLACE_ONE if self.unit is Unit.SAMPLE else self.adjacency
         named = isinstance(self.metric, str) and 0 < len(self.metric) <= MOST_LETTERS
         require(named, "evaluate.metric", self.metric, "a name")
         cells = 2 if self.cells is None else check_int(self.cells, "evaluate.cells", 2, MOST_CELLS)
-        if self.honest is None:
-            return RandomisedResponse.within(self.epsilon, cells, which)
-        return _summed(self.epsilon, self.delta, cells, which, self.honest)
+        return RandomisedResponse.within(self.epsilon, cells, which)
 
     @property
     def spends(self) -> float:
-        """The pure epsilon set aside for all answers of a client; none for summed answers."""
+        """The pure epsilon set aside for all answers of a client."""
         return self.costs(self.releases)
 
     def costs(self, answers: int) -> float:
-        """Return the pure epsilon of this many answers of a client that the server sees."""
-        if self.honest is not None:
-            return 0.0
+        """Return the pure epsilon of this many answers of a client."""
         return (Cost.pure(self.epsilon) * answers).pure_epsilon()
-
-    def shared(self, answers: int | None = None) -> tuple[tuple[Cost, int], ...]:
-        """Return what summed answers, all by default, add to the account of updates."""
-        times = self.releases if answers is None else answers
-        if self.honest is None or not times:
-            return ()
-        cost = Summable.of(self.mechanism).sum_privacy(self.honest, self.adjacency)
-        return ((cost, times),)
 
     def due(self, number: int, rounds: int | None) -> bool:
         """Return whether round ``number`` asks about its model, of answers spread over ``rounds``.
@@ -286,12 +268,9 @@ class Answering(Part):
     def __init__(self, plan: Terms) -> None:
         """Refuse a plan that does not evaluate."""
         self._evaluation = cast(Evaluate, plan.find(Evaluate)).request(plan)
-        self._is_summed = plan.summed
 
     def read(self, records: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Return the cap of all answers; answers in sums share that of the updates."""
-        if self._is_summed:
-            return {}
+        """Return the cap of all answers."""
         return {"epsilon": self._evaluation.spends, "delta": 0.0}
 
     def accept(self, request: Request, arrival: Arrival) -> None:
@@ -364,11 +343,9 @@ class Evaluating(Part):
         self.reports.append(report)
         return report
 
-    def spend(self, account: Account, releases: int) -> tuple[Account, float]:
-        """Add summed answers to the account of updates; return the epsilon of other answers."""
-        for cost, times in self.evaluation.shared(releases):
-            account = account.spend(cost, times)
-        return account, self.evaluation.costs(releases)
+    def spends(self, releases: int) -> float:
+        """Return the pure epsilon of this many answers of a client."""
+        return self.evaluation.costs(releases)
 
     def lines(
         self, report: EvaluationReport, notes: Sequence[Note], crashes: Sequence[str]

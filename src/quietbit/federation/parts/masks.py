@@ -149,9 +149,9 @@ class Masks(Section):
         """Whether sums are secret from a malicious server."""
         return self.server == ServerModel.ACTIVE.value
 
-    def client(self, terms: Terms, asked: str) -> Masking:
-        """Return the client's half: every answer of such a run is summed."""
-        return Masking(terms)
+    def client(self, terms: Terms, asked: str) -> Masking | None:
+        """Return the client's half, of a turn that sends an update: answers are not summed."""
+        return None if asked else Masking(terms)
 
     def part(self, plan: Terms, say: Say, resource: Any = None) -> MaskedSums:
         """Return the part that sums releases; ``resource`` is its list of members."""

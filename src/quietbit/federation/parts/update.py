@@ -15,7 +15,7 @@ from quietbit.errors import InvalidParameter, require
 from quietbit.federation.layout import ModelLayout
 from quietbit.federation.part import AppAnswer, Arrival, Part, released_dimension
 from quietbit.federation.terms import Terms
-from quietbit.node.policy import ANSWERING
+from quietbit.node.policy import RESPONSE
 from quietbit.node.request import Request
 
 __all__ = ["Updating"]
@@ -41,7 +41,7 @@ class Updating(Part):
             raise InvalidParameter.of("number of trainable parameters", rule, dimension, remedy)
         family = arrival.proposed.family
         require(
-            family not in ANSWERING,
+            family != RESPONSE,
             "mechanism of an update",
             family,
             "one that randomises updates",
