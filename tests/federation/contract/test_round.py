@@ -300,3 +300,54 @@ def test_a_vector_of_another_round_is_in_no_sum() -> None:
     assert [second.take(reply) for reply in vectors] == [Outcome.REFUSED] * 5
     assert second.next() is None
     assert second.mean() is None
+
+
+def test_every_release_of_a_node_counts_asked_for_or_not() -> None:
+    """Three nodes' releases in one round of one node, whose ledger forgot: the first is valid."""
+    room = Room(PLAIN)
+    current = room.open(nodes=NODES[:2])
+    ask = current.next()
+    assert ask is not None
+    asked = ask.requests[0]
+    several = []
+    for seed in range(3):
+        twin = Node(int(asked.node), PLAIN)
+        twin.gate = gate_for({}, {}, dict, Simulation(seed=seed))
+        several.append(twin.answers(asked))
+    assert current.take(several[0]) is Outcome.TAKEN
+    assert current.take(several[1]) is Outcome.REFUSED
+    assert current.take(several[1]) is Outcome.REFUSED  # the same bytes are the same release
+    current.take(Reply(asked.node, 1, refusal="quietbit: no.", noted=False))
+    assert current.take(several[2]) is Outcome.REFUSED
+    assert releases(room)[:2] == [3, 1]
+
+
+@pytest.mark.parametrize("declined_first", [False, True])
+def test_a_node_that_says_that_it_made_no_release_and_sends_one_is_counted(
+    declined_first: bool,
+) -> None:
+    room = Room(PLAIN)
+    current = room.open(nodes=NODES[:1])
+    ask = current.next()
+    assert ask is not None
+    declined = Reply(NODES[0], 1, refusal="quietbit: no.", noted=False)
+    replies = [declined, room.nodes[NODES[0]].answers(ask.requests[0])]
+    for reply in replies if declined_first else reversed(replies):
+        current.take(reply)
+    assert releases(room)[0] == 1
+
+
+def test_an_unprotected_reply_is_in_no_mean_and_ends_the_guarantee() -> None:
+    room = Room(PLAIN)
+    current = room.open(nodes=NODES[:3])
+    ask = current.next()
+    assert ask is not None
+    assert current.take(Reply(NODES[0], 1, unprotected=True)) is Outcome.UNPROTECTED
+    for asked in ask.requests[1:]:
+        current.take(room.nodes[int(asked.node)].answers(asked))
+    assert current.answered == set(NODES[1:3])
+    assert room.run.excludes(NODES[0])
+    assert not room.run.excludes(NODES[1])
+    room.run.step(current)
+    room.run.over(current)
+    assert room.run.report().guarantee is None

@@ -15,7 +15,7 @@ That is an (eps, delta_0) for one release and no more: any such release is a pos
 that is purely private but for an outcome of mass delta_0 (Kairouz, Oh, Viswanath 2015), so it goes
 into the ledger as a pure curve with lost mass. Composition over releases is all the worse for it,
 which is the published account's cost and not this library's choice.
-tests/core/exact/test_baseline_sums.py holds the theorem against exact binomial tails. Coins are
+tests/lab/exact/test_baseline_sums.py holds the theorem against exact binomial tails. Coins are
 bits of random words: exact.
 """
 

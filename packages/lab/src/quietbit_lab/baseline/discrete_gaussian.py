@@ -10,7 +10,7 @@ Source   Kairouz, Liu, Steinke (ICML 2021), Theorem 9 and its corollary for sums
          for whole-number shifts.
 
 Account. alpha D2^2/(2 n w) with p tau of slack (`with_slack`): sharper than the two forms of the
-paper where tau counts, and the same where it does not. tests/core/exact/test_baseline_sums.py holds
+paper where tau counts, and the same where it does not. tests/lab/exact/test_baseline_sums.py holds
 tau against exact convolutions. Sampling. Thresholds of 512 bits: a draw's law is within h_1 =
 2^-490 of the discrete Gaussian in total variation, what is cut off far out included. Where the real
 laws are within h of ideal ones in total variation, P <= P_ideal + h <= e^eps P'_ideal + delta + h

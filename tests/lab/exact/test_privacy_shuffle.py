@@ -12,7 +12,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from core.exact.shuffle_kit import histograms, hockey_stick, largest_ratio, power_of_e, transcripts
+from lab.exact.shuffle_kit import histograms, hockey_stick, largest_ratio, power_of_e, transcripts
 from quietbit.design.profile import Profile
 from quietbit.target import Adjacency
 from quietbit_lab.shuffle.amplification import Shuffle, clones, through_zero
