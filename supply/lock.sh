@@ -9,7 +9,7 @@ UV=${UV:-.venv/bin/uv}
 write() {
   local name=$1
   shift
-  { echo "# Made by supply/lock.sh: pip install --require-hashes -r supply/locks/$name.txt, then quietbit with --no-deps."
+  { echo "# Made by supply/lock.sh: pip install --no-deps --require-hashes -r supply/locks/$name.txt, then quietbit with --no-deps."
     "$UV" pip compile --quiet --universal --generate-hashes --no-header --no-emit-index-url --no-emit-find-links \
       --no-annotate --python-version 3.11 --constraint constraints.txt "$@" pyproject.toml
   } >"supply/locks/$name.txt.new"
