@@ -49,6 +49,7 @@ __all__ = [
     "finite",
     "join_pieces",
     "numbers_of",
+    "of_gate",
     "pieces_of",
     "read_fields",
     "split_pieces",
@@ -69,6 +70,7 @@ DECLINED = "quietbit: "  # how the reason of an error reply begins when nothing 
 # and when this round's release was noted, whether or not it arrived
 ANSWERED = "quietbit, answered before: "
 FIELD = "release"
+STEP = {"step", "answer"}  # the fields of an answer to a step of a sum
 PIECE = 16 * 2**20
 VERSION = 3
 MOST_TRACEBACK = 4000  # characters of a simulated node's
@@ -196,7 +198,7 @@ def sum_request(step: str, clients: int, number: int, table: bytes = b"") -> dic
 
 def answer_of(record: Mapping[str, Any] | None, step: str) -> bytes:
     """Return the bytes with which a node answered a step."""
-    if record is None or set(record) != {"step", "answer"}:
+    if record is None or set(record) != STEP:
         raise InvalidParameter(
             "The reply must hold an answer to a step of a masked sum, and does not."
         )
@@ -240,6 +242,16 @@ def pieces_of(records: Mapping[str, Mapping[str, Any]]) -> bytes:
         if isinstance(value, bytes):
             pieces.append(value)
     return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+
+def of_gate(records: Mapping[str, Mapping[str, Any]]) -> bool:
+    """Return whether these records are one release as it is cut, one answer to a step, or none."""
+    if set(records) <= {SUM}:
+        return all(set(record) == STEP for record in records.values())
+    try:
+        return records == split_pieces(join_pieces(records))
+    except InvalidPayload:
+        return False
 
 
 def finite(value: Any) -> float | None:

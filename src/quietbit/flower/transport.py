@@ -20,17 +20,14 @@ from quietbit.federation.messages import (
     CRASHED,
     DECLINED,
     METRICS,
-    RECORD,
-    SUM,
     Ask,
     Reply,
     numbers_of,
+    of_gate,
 )
 from quietbit.federation.round import Round
 
 __all__ = ["GridTransport", "address", "is_unprotected", "numbers_in", "reply_of", "wire_sizes"]
-
-PIECES = f"{RECORD}-"  # how the names of the further records of a long release begin
 
 
 def address(ask: Ask, current: Round, messages: list[Message], model: ArrayRecord) -> list[Message]:
@@ -77,8 +74,13 @@ def reply_of(message: Message) -> Reply:
 
 
 def is_unprotected(content: RecordDict) -> bool:
-    """Return whether a node's reply holds a record that no gate lets out."""
-    return any(not _of_gate(name, record) for name, record in content.items())
+    """Return whether a node's reply holds anything that no gate lets out."""
+    metrics = dict(content.metric_records)
+    numbers = metrics.pop(METRICS, MetricRecord()).values()
+    records = {name: dict(record) for name, record in content.config_records.items()}
+    crash = records.pop(CRASHED, {"traceback": ""})
+    known = set(crash) == {"traceback"} and not any(isinstance(value, list) for value in numbers)
+    return bool(content.array_records or metrics) or not (known and of_gate(records))
 
 
 def numbers_in(content: RecordDict) -> dict[str, float]:
@@ -142,13 +144,6 @@ def wire_sizes(messages: list[Message]) -> list[int]:
             known[key] = _size(message)
         sizes.append(known[key])
     return sizes
-
-
-def _of_gate(name: str, record: Any) -> bool:
-    if isinstance(record, MetricRecord):
-        return name == METRICS
-    is_piece = name.startswith(PIECES) and name.removeprefix(PIECES).isdecimal()
-    return isinstance(record, ConfigRecord) and (name in (RECORD, SUM, CRASHED) or is_piece)
 
 
 def _size(message: Message) -> int:

@@ -33,7 +33,7 @@ METRICS = "metrics"
 REFUSAL = {"declined", "noted"}  # the fields of an answer without a release
 # All that a gate lets out: of a result, and of quietbit's record in it.
 CONTENT = {RECORD, ReservedHeaderKey.HEADERS}
-FIELDS = {*REFUSAL, RELEASE, ANSWER, METRICS, CRASHED}
+FIELDS = {RELEASE: bytes, ANSWER: bytes, CRASHED: str, "declined": str, "noted": bool}
 
 
 def put_request(shareable: Shareable, settings: Mapping[str, Any], exchange: Exchange) -> None:
@@ -158,8 +158,8 @@ class SentTask:
 def message_of(result: Any, sender: str) -> Message:
     """Return what came from a client, whatever it answers: its size, and what it may release."""
     content: Mapping[Any, Any] = result if isinstance(result, Mapping) else {RECORD: result}
-    record = content.get(RECORD)
-    fields: Mapping[Any, Any] = record if isinstance(record, Mapping) else {}
+    record = content.get(RECORD, {})
+    fields: Mapping[Any, Any] = record if isinstance(record, Mapping) else {RECORD: record}
     update = fields.get(RELEASE)
     about = fields.get(ANSWER)
     try:
@@ -171,8 +171,26 @@ def message_of(result: Any, sender: str) -> Message:
         size,
         update if isinstance(update, bytes) else b"",
         about if isinstance(about, bytes) else b"",
-        unprotected=not (set(content) <= CONTENT and set(fields) <= FIELDS),
+        unprotected=not (set(content) <= CONTENT and _of_gate(fields)),
     )
+
+
+def _of_gate(fields: Mapping[Any, Any]) -> bool:
+    """Return whether a gate lets out a record of these fields."""
+    for name, value in fields.items():
+        if name == METRICS:
+            known = isinstance(value, Mapping) and all(map(_is_number, value.values()))
+        elif name == ANSWER and isinstance(value, Mapping):
+            known = set(value) == REFUSAL and _of_gate(value)
+        else:
+            known = isinstance(value, FIELDS.get(name, ()))
+        if not known:
+            return False
+    return True
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float)
 
 
 def peer_of(fl_ctx: FLContext) -> str:

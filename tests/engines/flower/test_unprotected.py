@@ -16,7 +16,7 @@ from flwr.serverapp.strategy import FedAvg
 
 from engines.flower.kit import DIMENSION, NODES, Federation, model, shift, trained
 from quietbit import InvalidParameter, QuietbitError
-from quietbit.federation.messages import METRICS
+from quietbit.federation.messages import CRASHED, METRICS, RECORD, SUM
 
 SECRET = 417.25
 pytestmark = pytest.mark.filterwarnings("ignore::quietbit.flower.SeededRngWarning")
@@ -95,12 +95,22 @@ def test_nodes_without_quietbit_are_asked_no_more_and_the_run_has_no_epsilon(cap
         {"more": MetricRecord({"secret": SECRET})},
         {"quietbit-more": ConfigRecord({"x": 1})},
         {"quietbit-1x": ConfigRecord({"x": 1})},
+        {"quietbit-5": ConfigRecord({"weights": [SECRET]})},
+        {CRASHED: ConfigRecord({"weights": [SECRET]})},
+        {SUM: ConfigRecord({"step": "update", "answer": b"more"})},
+        {METRICS: MetricRecord({"weights": [SECRET]})},
+        lambda release: {RECORD: ConfigRecord({**release, "loss": SECRET})},
+        lambda release: {RECORD: ConfigRecord({"weights": [SECRET]})},
+        lambda release: {"quietbit-1": release},
+        lambda release: {"quietbit-2": release, "quietbit-3": release},
     ],
 )
 def test_a_release_with_something_beside_it_is_unprotected(more):
+    """Three releases in one reply counted as one, where the second had the number of a third."""
     federation = Federation()
     replies = federation.ask(1, model())
-    replies[0].content = RecordDict({**replies[0].content, **more})
+    records = more(replies[0].content[RECORD]) if callable(more) else more
+    replies[0].content = RecordDict({**replies[0].content, **records})
     federation.strategy.aggregate_train(1, replies)
     assert federation.strategy.report().unprotected == 1
     assert federation.strategy.report().rounds[0].answered == 3

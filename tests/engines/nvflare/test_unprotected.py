@@ -122,15 +122,26 @@ def test_a_site_without_quietbit_is_asked_no_more_and_the_job_has_no_epsilon(tmp
         lambda reply: reply | {"more": SECRET},
         lambda reply: {"quietbit": reply["quietbit"] | {"weights": weights()}},
         lambda reply: {"quietbit": reply["quietbit"] | {"secret": SECRET}},
+        *(
+            lambda reply, junk=junk: {"quietbit": reply["quietbit"] | {"answer": junk}}
+            for junk in (None, 5, "x", {}, {"declined": 1}, [b"a"], {"accuracy": SECRET})
+        ),
+        lambda reply: {"quietbit": reply["quietbit"] | {"metrics": {"weights": [SECRET]}}},
+        lambda reply: {"quietbit": reply["quietbit"] | {"crashed": [SECRET]}},
+        lambda reply: {"quietbit": {"release": np.full(3, SECRET)}},
+        lambda reply: {"quietbit": {"declined": np.full(3, SECRET), "noted": False}},
+        lambda reply: {"quietbit": np.full(3, SECRET)},
     ],
 )
 def test_a_release_with_something_beside_it_is_unprotected(change, tmp_path):
+    """Arrays in the fields of a record were quoted by the report, or declined without a count."""
     server = Server(folder=tmp_path)
     reply = Site(trained()).does(server.asks())
     seen = server.takes(Shareable(change(dict(reply))))
     assert seen["DXO"]["meta"] == {MetaKey.NUM_STEPS_CURRENT_ROUND: NO_WEIGHT}
     report = server.report(tmp_path)
     assert report["unprotected"] == 1
+    assert report["nodes"][0]["releases"] >= 1
     assert str(SECRET) not in json.dumps(report)
 
 
