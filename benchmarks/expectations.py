@@ -7,12 +7,12 @@ Accuracy over noise, and errors that were promised and found.
     model on pixels
 
 Thresholds. A linear model is trained with Gaussian noise added to the mean of each round, so loud
-that the noise over the run (`Expectation.run_noise`, rho) is the one wanted; the accuracy is that
+that the noise over the run (`Forecast.run_noise`, rho) is the one wanted; the accuracy is that
 of the best step size.
 
 Situations. `compare` is asked, and its answer held against the mean of vectors that a simulation
 finds, every update sent and received: the noise over the run, and what codes that saturate take off
-the mean (`Expectation.response`). Promised and found errors must agree within a factor 1.5, or the
+the mean (`Forecast.response`). Promised and found errors must agree within a factor 1.5, or the
 script says NO and exits with 1.
 """
 

@@ -34,7 +34,7 @@ def main() -> None:
             dimension, began = 10**power, time.perf_counter()
             ball = Ball(Norm.L2, 1.0, dimension)
             mechanism = calibrate(
-                name, ball=ball, epsilon=4.0, delta=1e-5, adjacency="replace-one", keep=keep
+                name, ball=ball, epsilon=4.0, delta=1e-5, adjacency="replace-one", coordinates=keep
             ).mechanism
             yardstick = calibrate(
                 "gaussian", ball=ball, epsilon=4.0, delta=1e-5, adjacency="replace-one"

@@ -34,7 +34,13 @@ def least(work: Callable[[], object]) -> float:
 def measure(dimension: int, momentum: float) -> str:
     ball = Ball(Norm.L2, 1.0, dimension)
     mechanism = calibrate(
-        "vmvu", ball=ball, epsilon=8.0, delta=1e-5, adjacency="zero-out", keep=KEEP, rows="shared"
+        "vmvu",
+        ball=ball,
+        epsilon=8.0,
+        delta=1e-5,
+        adjacency="zero-out",
+        coordinates=KEEP,
+        rows="shared",
     ).mechanism
     rng = np.random.default_rng(0)
     start = rng.normal(size=dimension).astype(np.float32)

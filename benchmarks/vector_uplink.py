@@ -35,7 +35,12 @@ def uplink_of(dimension: int, epsilon: float = 4.0) -> Uplink:
     """Purely private at epsilon for one release, replace-one."""
     ball = Ball(Norm.L2, 1.0, dimension)
     found = calibrate(
-        "vmvu", ball=ball, epsilon=epsilon, delta=0.0, adjacency=Adjacency.REPLACE_ONE, keep=K
+        "vmvu",
+        ball=ball,
+        epsilon=epsilon,
+        delta=0.0,
+        adjacency=Adjacency.REPLACE_ONE,
+        coordinates=K,
     )
     return Uplink(found.mechanism, max_payloads=PAYLOADS)
 

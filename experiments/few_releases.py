@@ -115,7 +115,9 @@ def line(model: Linear, name: str, cell: dict[str, Any], cohort: int) -> dict[st
     if name != "none":
         kind, _, keep = name.partition("-")
         ball = Ball("l2", 1.0, model.dimension)
-        found = calibrate(kind, ball=ball, delta=DELTA, keep=int(keep) if keep else None, **cell)
+        found = calibrate(
+            kind, ball=ball, delta=DELTA, coordinates=int(keep) if keep else None, **cell
+        )
         mechanism = found.mechanism.inner if keep else found.mechanism
         facts = {
             "squared_error": found.squared_error,
@@ -142,7 +144,7 @@ def _trusting(model: Linear, name: str, cell: dict[str, Any], cohort: int) -> di
             {},
         )
     keep = int(name.partition("-")[2]) if "-" in name else None
-    summed = calibrate_sum(ball=ball, delta=DELTA, clients=cohort, keep=keep, **cell)
+    summed = calibrate_sum(ball=ball, delta=DELTA, clients=cohort, coordinates=keep, **cell)
     facts = {"squared_error": summed.squared_error, "epsilon_upper": summed.guarantee.epsilon_upper}
     facts["sum_bytes"] = -(-summed.wire_bits * (keep or model.dimension) // 8)
 

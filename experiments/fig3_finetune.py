@@ -58,7 +58,7 @@ class Sum:
         self.law, self.keep, self.spread, self.signs = Law("sum"), 0, 0.0, None
         if name == "none":
             return
-        choices: dict[str, Any] = {"keep": int(choice)} if choice.isdigit() else {}
+        choices: dict[str, Any] = {"coordinates": int(choice)} if choice.isdigit() else {}
         target = {
             "epsilon": epsilon,
             "delta": DELTA,

@@ -178,7 +178,7 @@ def trusting(
             "trust": "central",
         }
         return (lambda rows, generator: gaussian_mean(rows, noise, generator)), facts
-    summed = calibrate_sum(ball=ball, delta=DELTA, clients=cohort, keep=keep, **cell)
+    summed = calibrate_sum(ball=ball, delta=DELTA, clients=cohort, coordinates=keep, **cell)
     facts = {"epsilon_upper": summed.guarantee.epsilon_upper, "trust": "central"}
     facts["bytes"] = -(-summed.wire_bits * (keep or dimension) // 8)
 

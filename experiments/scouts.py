@@ -83,7 +83,7 @@ class Setting:
         }
         plans = {
             "fixed": Plan(**usual),
-            "scouts": Plan(**usual, scouts={"every": EVERY}),
+            "scouts": Plan(**usual, adaptive_clip={"every": EVERY}),
         }
         made: dict[str, Any] = {
             way: plan.mechanism_for(data.dimension) for way, plan in plans.items()

@@ -21,7 +21,7 @@ import numpy as np
 from quietbit import Plan, Uplink
 from quietbit.federation.simulate.problem import LocalPlan
 from quietbit.mechanism.ball import Norm
-from quietbit.mechanism.expectation import expectation
+from quietbit.mechanism.forecast import forecast
 from quietbit_lab.task.registry import TaskSpec, build_task
 
 CLIENTS, ROUNDS, SEEDS = 20, 40, (1, 2, 3, 4, 5)
@@ -35,7 +35,7 @@ def train(
     """Return the accuracy in the end, and the clips."""
     mechanism, moving = (
         plan.mechanism_for(problem.dimension),
-        plan.scouts.moving(plan.clip) if plan.scouts else None,
+        plan.adaptive_clip.moving(plan.clip) if plan.adaptive_clip else None,
     )
     local = LocalPlan(Norm.L2, FAR, steps=steps, rate=rate)
     weights = np.array(problem.initial(seed), dtype=np.float32)
@@ -59,7 +59,7 @@ def train(
             asks = Uplink(here.scout())
             said = asks.aggregator()
             said.add_all(asks.send(updates[client]) for client in scouts)
-            moving.move(said.answers(), expectation(here, cohort=CLIENTS - len(scouts)).noise)
+            moving.move(said.answers(), forecast(here, cohort=CLIENTS - len(scouts)).noise)
         elif moving is not None:
             moving.stay()
         weights = (weights - mean.mean()).astype(np.float32)

@@ -72,7 +72,9 @@ def compared(
         for keep in keeps:
             ball = Ball("l2", 1.0, model.dimension)
             target = {"epsilon": epsilon, "delta": DELTA, "adjacency": "zero-out", "releases": 1}
-            mechanism: Any = calibrate("vmvu", ball=ball, rows=rows, keep=keep, **target).mechanism  # type: ignore[arg-type]
+            mechanism: Any = calibrate(
+                "vmvu", ball=ball, rows=rows, coordinates=keep, **target
+            ).mechanism  # type: ignore[arg-type]
             got = [
                 train(
                     model,

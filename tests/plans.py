@@ -14,13 +14,15 @@ __all__ = ["flat_plan"]
 SECTIONS = {
     field.name: "mechanism" for field in attrs.fields(MechanismChoice) if field.name != "name"
 }
-SECTIONS |= dict.fromkeys(("threshold", "server", "honest", "timeout"), "masks")
-SECTIONS |= {"every": "scouts", "quantile": "scouts", "most_examples": "weights"}
+SECTIONS |= dict.fromkeys(
+    ("threshold", "adversary", "honest_clients", "timeout"), "secure_aggregation"
+)
+SECTIONS |= {"every": "adaptive_clip", "quantile": "adaptive_clip", "most_examples": "weights"}
 
 
 def flat_plan(mechanism: str = "imvu", **given: Any) -> Plan:
-    """Return a plan; ``bits=2`` is a choice of the mechanism, ``honest=3`` one of the masks;
-    None is left out.
+    """Return a plan; ``bits=2`` is a choice of the mechanism, ``threshold=3`` one of sums; None
+    is left out.
     """
     fields: dict[str, Any] = {"mechanism": {"name": mechanism}}
     for name, value in given.items():

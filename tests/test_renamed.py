@@ -81,6 +81,9 @@ def test_a_key_of_a_policy(old: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("old", main.RENAMED)
 def test_an_option(old: str, capsys: pytest.CaptureFixture[str]) -> None:
-    command = {"--answer-seconds": ["node", "init", "policy.toml"]}[old]
-    assert main.main([*command, old, "1"]) == main.BAD_INPUT
+    commands = {
+        "--answer-seconds": ["node", "init", "policy.toml"],
+        "--keep": ["calibrate", "--epsilon", "1", "--delta", "0", "--adjacency", "zero-out"],
+    }
+    assert main.main([*commands[old], old, "1"]) == main.BAD_INPUT
     assert capsys.readouterr().err == f"{old} is {main.RENAMED[old]}.\n"

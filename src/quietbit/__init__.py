@@ -12,6 +12,7 @@ from quietbit._lazy import attach
 
 RENAMED = {
     "Directory": "MemberList",
+    "expectation": "forecast",
     "masked_sum": "simulate_secure_sum",
 }
 _find, __dir__, __all__ = attach(__name__, __file__, renamed=RENAMED)

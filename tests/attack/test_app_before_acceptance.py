@@ -177,8 +177,8 @@ from quietbit.federation.client import evaluates, plan_of
 
 config = {"quietbit.clip": 1.0, "quietbit.epsilon": 9.0, "quietbit.adjacency": "zero-out"}
 config |= {"quietbit.releases": 3}
-sums = {"quietbit.masks.threshold": 5, "quietbit.masks.honest": 3}
-sums |= {"quietbit.masks.server": "active"}
+sums = {"quietbit.secure-aggregation.threshold": 5, "quietbit.secure-aggregation.honest-clients": 3}
+sums |= {"quietbit.secure-aggregation.adversary": "active"}
 answers = {"quietbit.evaluate.epsilon": 0.5}
 named = [{"quietbit.mechanism": "sign"}, {"quietbit.mechanism.name": "sign"}]
 named += [{"quietbit": {"mechanism": "sign"}}, {"quietbit.mechanism": {"name": "sign"}}]

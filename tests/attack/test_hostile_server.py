@@ -355,8 +355,8 @@ def test_orders_of_messages(tmp_path):
     node = Node(tmp_path, epsilon=40.0, adjacency="zero-out", **sums)
     secure = {key: value for key, value in CONFIG.items() if key != "quietbit.releases"} | {
         "quietbit.trust": "secure-aggregation",
-        "quietbit.masks.server": "honest-but-curious",
-        "quietbit.masks.threshold": 4,
+        "quietbit.secure-aggregation.adversary": "honest-but-curious",
+        "quietbit.secure-aggregation.threshold": 4,
         "quietbit.adjacency": "zero-out",
         "quietbit.mechanism.design-epsilon": 0.3,
         "quietbit.epsilon": 1e6,

@@ -46,15 +46,15 @@ EVALUATES = {"quietbit.evaluate.epsilon": 0.5, "quietbit.evaluate.releases": 4}
 SUMMED = {
     "quietbit.adjacency": "zero-out",
     "quietbit.trust": "secure-aggregation",
-    "quietbit.masks.server": "honest-but-curious",
-    "quietbit.masks.threshold": 5,
-    "quietbit.masks.honest": 3,
+    "quietbit.secure-aggregation.adversary": "honest-but-curious",
+    "quietbit.secure-aggregation.threshold": 5,
+    "quietbit.secure-aggregation.honest-clients": 3,
 }
 SECTIONS: dict[str, dict[str, Any]] = {
     "plain": {},
     "subspace": SPACE,
-    "scouts": {"quietbit.scouts.every": 2},
-    "scouts in a subspace": SPACE | {"quietbit.scouts.every": 2},
+    "scouts": {"quietbit.adaptive-clip.every": 2},
+    "scouts in a subspace": SPACE | {"quietbit.adaptive-clip.every": 2},
     "evaluations": EVALUATES,
     "groups in a subspace": SPACE | EVALUATES | {"quietbit.evaluate.groups": "old, young, rest"},
     "weights": {"quietbit.weights.most-examples": 100},
@@ -62,7 +62,8 @@ SECTIONS: dict[str, dict[str, Any]] = {
     | {"quietbit.replay": True, "quietbit.mechanism.rows": "shared", "quietbit.mechanism": "vmvu"},
     "sums": SUMMED,
     "sums in a subspace": SUMMED | SPACE,
-    "sums with scouts": SUMMED | {"quietbit.scouts.every": 8, "quietbit.masks.threshold": 4},
+    "sums with scouts": SUMMED
+    | {"quietbit.adaptive-clip.every": 8, "quietbit.secure-aggregation.threshold": 4},
     "sums of answers": SUMMED | EVALUATES,
 }
 MOD = simulated(gated(simulation=Simulation(seed=7, metrics=("num-examples",))))
@@ -140,7 +141,7 @@ def check(strategy: PrivateStrategy, network: Network, plan: Plan) -> int:
     """Hold the report against every ledger; return the releases of all ledgers."""
     report = strategy.report()
     nodes = {entry.node: entry for entry in report.nodes}
-    honest = 0 if plan.masks is None else plan.masks.honest or 0
+    honest = 0 if plan.secure_aggregation is None else plan.secure_aggregation.honest_clients or 0
     noted = 0
     for node, place in network.contexts.items():
         state = ledger(place)

@@ -20,7 +20,7 @@ from quietbit import Adjacency, Ball, InvalidParameter, Norm, Plan, QuietbitErro
 from quietbit.federation.client import OpenRequest, Subject
 from quietbit.federation.intervals import clopper_pearson
 from quietbit.federation.part import Arrival
-from quietbit.federation.parts.scouts import Scouting
+from quietbit.federation.parts.adaptive_clip import Scouting
 from quietbit.federation.simulate import Training
 from quietbit.federation.simulate.clients import ClientSide
 from quietbit.federation.simulate.loop import play_round
@@ -85,8 +85,8 @@ def test_a_path_tells_a_scout_s_length_no_better_than_its_price(adjacency: str) 
         problem.length = length
         paths = []
         for _ in range(TRIALS):
-            assert plan.scouts is not None
-            scouting = Scouting(plan, plan.scouts)
+            assert plan.adaptive_clip is not None
+            scouting = Scouting(plan, plan.adaptive_clip)
             start = np.zeros(problem.dimension, np.float32)
             current = play_round(1, np.arange(2), mechanism, side, start, (scouting,))
             scouting.close(current.closed())

@@ -135,7 +135,15 @@ def test_the_vector_mechanism_says_profile_rows_and_bytes(capsys, tmp_path):
         "100000",
     )
     result = shell(
-        capsys, *words, "--delta", "0", "--keep", "512", "--out", tmp_path / "p.json", "--json"
+        capsys,
+        *words,
+        "--delta",
+        "0",
+        "--coordinates",
+        "512",
+        "--out",
+        tmp_path / "p.json",
+        "--json",
     )
     assert result.code == 0
     assert result.json["payload_bytes"] == 80
@@ -146,7 +154,7 @@ def test_the_vector_mechanism_says_profile_rows_and_bytes(capsys, tmp_path):
     assert Profile.load(tmp_path / "p.json").identity() == result.json["identity"]
     shown = shell(capsys, *words, "--delta", "1e-5").out
     assert "2 levels" in shown
-    assert_refused(shell(capsys, *words, "--delta", "0", "--keep", "500"), "power of two")
+    assert_refused(shell(capsys, *words, "--delta", "0", "--coordinates", "500"), "power of two")
     assert_refused(shell(capsys, *words, "--delta", "0", "--bits", "2"), "bits must be left out")
 
 

@@ -41,7 +41,7 @@ for adjacency, epsilon, releases in (("zero-out", 0.7, 30), ("replace-one", 2.3,
     given = dict(epsilon=epsilon, delta=1e-5, adjacency=adjacency, releases=releases)
     for name, choices in {
         "imvu": {"ball": ball},
-        "imvu of few": {"ball": ball, "keep": 64},
+        "imvu of few": {"ball": ball, "coordinates": 64},
         "imvu l1": {"ball": diamond},
         "imvu of two bits": {"ball": ball, "bits": 2},
         "gaussian": {"ball": ball},

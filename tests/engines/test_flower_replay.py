@@ -67,7 +67,7 @@ def replaying(folder: Path, start: str = "server") -> Path:
     with (folder / "pyproject.toml").open(
         "a", encoding="utf-8"
     ) as file:  # its last table is quietbit's
-        file.write(f'"mechanism.keep" = {KEEP}\nreplay = {{start = "{start}"}}\n')
+        file.write(f'"mechanism.coordinates" = {KEEP}\nreplay = {{start = "{start}"}}\n')
     return folder
 
 

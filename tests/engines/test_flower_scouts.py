@@ -84,9 +84,9 @@ SUMS = {
     "mechanism": "imvu",
     "epsilon": 30.0,
     "adjacency": "zero-out",
-    "masks.server": "honest-but-curious",
-    "masks.threshold": 7,
-    "masks.honest": 5,
+    "secure-aggregation.adversary": "honest-but-curious",
+    "secure-aggregation.threshold": 7,
+    "secure-aggregation.honest-clients": 5,
 }
 
 
@@ -102,7 +102,7 @@ def test_scouts_find_the_length_and_reports_count_them_apart(tmp_path, start, se
     app, results = tmp_path / "app", tmp_path / "results"
     (app / "lengths").mkdir(parents=True)
     results.mkdir()
-    given = {"clip": start, "scouts.every": 2, "releases": ROUNDS, **settings}
+    given = {"clip": start, "adaptive-clip.every": 2, "releases": ROUNDS, **settings}
     (app / "pyproject.toml").write_text(
         PROJECT + "\n".join(f"{key} = {json.dumps(one)}" for key, one in given.items())
     )
@@ -120,10 +120,10 @@ def test_scouts_find_the_length_and_reports_count_them_apart(tmp_path, start, se
         assert entry["scouts"] == entry["scouted"]
         assert entry["asked"] + entry["scouts"] == NODES
         assert entry["answered"] == entry["asked"] or (
-            entry["skipped"] and "masks.threshold" in settings
+            entry["skipped"] and "secure-aggregation.threshold" in settings
         )
     assert sum(entry["scouts"] for entry in rounds) > ROUNDS
     assert sum(not entry["skipped"] for entry in rounds) > ROUNDS / 2
-    if "masks.threshold" not in settings:
+    if "secure-aggregation.threshold" not in settings:
         assert {node["releases"] for node in report["nodes"]} == {ROUNDS}
     assert report["guarantee"]["epsilon_upper"] <= settings["epsilon"]

@@ -38,9 +38,9 @@ SETTINGS = flat_plan(
     adjacency="zero-out",
     releases=4,
     trust="secure-aggregation",
-    server="active",
+    adversary="active",
     threshold=7,
-    honest=6,
+    honest_clients=6,
     timeout=120.0,
     mode="adaptive",
 )
@@ -154,7 +154,7 @@ def test_ledgers_and_report_name_the_trust_and_the_honest_clients(outcome, mecha
     words = (
         held["trust"],
         held["min_honest_clients"],
-        report["settings"]["quietbit.masks.threshold"],
+        report["settings"]["quietbit.secure-aggregation.threshold"],
     )
     assert words == ("secure-aggregation", 6, 7)
     assert (

@@ -264,7 +264,7 @@ recipe = NumpyFedAvgRecipe(
 )
 settings = {
     "quietbit.mechanism": "vmvu", "quietbit.clip": 1.0, "quietbit.epsilon": 60.0, "quietbit.adjacency": "zero-out",
-    "quietbit.releases": 4, "quietbit.mechanism.keep": 1024, "quietbit.replay": True,
+    "quietbit.releases": 4, "quietbit.mechanism.coordinates": 1024, "quietbit.replay": True,
 }
 add_privacy(recipe, settings, simulation=sys.argv[2] == "simulation")
 recipe.execute(SimEnv(num_clients=2, workspace_root=sys.argv[1]))
@@ -430,7 +430,7 @@ recipe = NumpyFedAvgRecipe(
 )
 settings = {
     "quietbit.mechanism": "vmvu", "quietbit.clip": 10.0, "quietbit.epsilon": 60.0, "quietbit.adjacency": "zero-out",
-    "quietbit.releases": 8, "quietbit.scouts.every": 2,
+    "quietbit.releases": 8, "quietbit.adaptive-clip.every": 2,
 }
 add_privacy(recipe, settings, simulation=True)
 recipe.execute(SimEnv(num_clients=3, workspace_root=sys.argv[1]))

@@ -14,7 +14,7 @@ from plans import flat_plan
 from quietbit.errors import InvalidParameter
 from quietbit.federation.compare import compare, dimension_of
 from quietbit.federation.simulate import Training, simulate
-from quietbit.mechanism.expectation import Verdict
+from quietbit.mechanism.forecast import Verdict
 from quietbit.mechanism.registry import families, family, identity_of
 from quietbit.target import Trust, Unit
 from quietbit_lab.task.vectors import VectorMean
@@ -184,7 +184,7 @@ def test_auto_is_the_best_row_of_its_trust():
             trust=trust,
             cohort=100,
             releases=5,
-            keep=best.keep if trust is Trust.SECURE_AGGREGATION else None,
+            coordinates=best.coordinates if trust is Trust.SECURE_AGGREGATION else None,
         )
         assert identity_of(plan.mechanism_for(650)) == identity_of(best.mechanism)
 

@@ -20,7 +20,7 @@ def account_of(mechanism, sizes, unit=Unit.CLIENT, trust=Trust.LOCAL, honest=Non
         samples=unit is Unit.SAMPLE,
         trust=trust,
         cohort=8,
-        honest=honest,
+        honest_clients=honest,
     )
     return plan.account(mechanism, np.asarray(sizes, dtype=np.int64))
 

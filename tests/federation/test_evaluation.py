@@ -83,7 +83,7 @@ def test_what_an_app_says_becomes_shares() -> None:
     loss = Evaluation(1.0, "loss", 4.0, adjacency="replace-one")
     for value, share in ((0.0, 0.0), (1.0, 0.25), (9.0, 1.0), (-3.0, 0.0)):
         assert loss.shares(value).tolist() == [1 - share, share]
-    histogram = Evaluation(1.0, "confusion", cells=4, adjacency="replace-one")
+    histogram = Evaluation(1.0, "confusion", bins=4, adjacency="replace-one")
     assert histogram.shares([2, 0, 1, 1]).tolist() == [0.5, 0.0, 0.25, 0.25]
     assert histogram.shares([0, 0, 0, 0]).tolist() == [0.0] * 4
     assert histogram.shares([1, -5, 0, 0]).tolist() == [1.0, 0.0, 0.0, 0.0]
@@ -99,14 +99,14 @@ def test_estimates_are_in_the_units_of_the_metric() -> None:
     found = loss.estimates([0.75, 0.25], 5000)[0]
     assert found.value == 1.0
     assert found.low < 1.0 < found.high <= 4.0
-    cells = Evaluation(2.0, "confusion", cells=3, adjacency="replace-one").estimates(
+    cells = Evaluation(2.0, "confusion", bins=3, adjacency="replace-one").estimates(
         [0.2, 0.3, 0.5], 5000
     )
     assert [one.value for one in cells] == [0.2, 0.3, 0.5]
 
 
 def test_the_answers_of_a_histogram_name_cells_as_often_as_the_law_says() -> None:
-    asked = Evaluation(1.0, "confusion", cells=5, adjacency="replace-one")
+    asked = Evaluation(1.0, "confusion", bins=5, adjacency="replace-one")
     frequencies = [asked.mechanism.frequency(share) for share in (0.5, 0.2, 0.1, 0.1, 0.1)]
     assert math.fsum(frequencies) == pytest.approx(1.0)
     drawn = np.random.default_rng(seed(4)).multinomial(10_000, frequencies)
@@ -115,7 +115,7 @@ def test_the_answers_of_a_histogram_name_cells_as_often_as_the_law_says() -> Non
 
 @pytest.mark.parametrize("nested", [True, False])
 def test_a_plan_reads_it_nested_and_flat_and_writes_it(nested: bool) -> None:
-    keys = {"epsilon": 0.5, "metric": "loss", "most": 3.0, "releases": 6}
+    keys = {"epsilon": 0.5, "metric": "loss", "upper-bound": 3.0, "releases": 6}
     table = (
         {"quietbit.evaluate": keys}
         if nested
@@ -124,7 +124,7 @@ def test_a_plan_reads_it_nested_and_flat_and_writes_it(nested: bool) -> None:
     plan = Plan.from_run_config(CONFIG | table)
     asked = plan.evaluation
     assert asked is not None
-    assert (asked.epsilon, asked.metric, asked.most, asked.releases) == (0.5, "loss", 3.0, 6)
+    assert (asked.epsilon, asked.metric, asked.upper_bound, asked.releases) == (0.5, "loss", 3.0, 6)
     assert asked.spends == 3.0
     assert Plan.from_run_config(plan.to_run_config()) == plan
 
@@ -142,12 +142,12 @@ def test_without_it_nothing_changes() -> None:
         ({"quietbit.evaluate.metric": "loss"}, "quietbit.evaluate.epsilon must be given"),
         ({"quietbit.evaluate.epsilon": 2.0}, "quietbit.epsilon must be above 4.0"),
         (
-            {"quietbit.evaluate.epsilon": 0.5, "quietbit.evaluate.most": 0.0},
-            "quietbit.evaluate.most",
+            {"quietbit.evaluate.epsilon": 0.5, "quietbit.evaluate.upper-bound": 0.0},
+            "quietbit.evaluate.upper-bound",
         ),
         (
-            {"quietbit.evaluate.epsilon": 0.5, "quietbit.evaluate.cells": 1},
-            "quietbit.evaluate.cells",
+            {"quietbit.evaluate.epsilon": 0.5, "quietbit.evaluate.bins": 1},
+            "quietbit.evaluate.bins",
         ),
         ({"quietbit.evaluate.epsilon": 0.5, "quietbit.evaluate.releases": 0}, "releases"),
         ({"quietbit.evaluate.epsilon": -1.0}, "quietbit.evaluate.epsilon"),

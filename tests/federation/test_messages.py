@@ -74,7 +74,7 @@ def test_records_of_another_kind_are_refused(records):
 GIVEN = {"clip": 1.0, "epsilon": 3.0, "adjacency": "zero-out", "releases": 1, "mode": "adaptive"}
 LOCAL = flat_plan("imvu", **GIVEN)
 SUMS = flat_plan(
-    "imvu", **GIVEN, trust="secure-aggregation", threshold=4, server="honest-but-curious"
+    "imvu", **GIVEN, trust="secure-aggregation", threshold=4, adversary="honest-but-curious"
 )
 RECORDS = {
     "quietbit": request_record(4, MECHANISM),

@@ -34,9 +34,9 @@ NEEDED = {
 ON = {
     "central": {"trust": "central"},
     "public": {"mechanism": "none", "design_epsilon": None},
-    "masks": {"masks": {"threshold": 5, "server": "active"}},
+    "secure_aggregation": {"secure_aggregation": {"threshold": 5, "adversary": "active"}},
     "samples": {"samples": True},
-    "scouts": {"scouts": True},
+    "adaptive_clip": {"adaptive_clip": True},
     "evaluate": {"evaluate": {"epsilon": 1.0}},
     "replay": {"replay": True},
     "weights": {"weights": {"most_examples": 10}},
@@ -72,7 +72,10 @@ def test_adjacency_has_no_default():
         ({"mechanism": "none"}, "mechanism.design_epsilon"),
         ({"mechanism": "none", "design_epsilon": None, "epsilon": 3.0}, "epsilon"),
         ({"mechanism": "none", "design_epsilon": None, "bits": 2}, "mechanism.bits"),
-        ({"mechanism": "none", "design_epsilon": None, "keep": 256}, "mechanism.keep"),
+        (
+            {"mechanism": "none", "design_epsilon": None, "coordinates": 256},
+            "mechanism.coordinates",
+        ),
         ({**NOISY, "bits": 3}, "mechanism.bits"),
         ({**NOISY, "mechanism": "sign", "beta": 2.0}, "mechanism.beta"),
         ({"mechanism": "auto"}, "mechanism.design_epsilon"),
@@ -93,7 +96,7 @@ def test_adjacency_has_no_default():
         ({"trust": "nobody"}, "trust"),
         ({"trust": "shuffled"}, "trust"),
         ({"trust": "central"}, "mechanism"),
-        ({"trust": "secure-aggregation", "honest": 6}, "masks.honest"),
+        ({"trust": "secure-aggregation", "honest_clients": 6}, "secure_aggregation.honest_clients"),
         ({"trust": "secure-aggregation", "cohort": 1}, "cohort"),
         ({"trust": "secure-aggregation", "bits": 2}, "mechanism.bits"),
         ({"trust": "secure-aggregation", "mechanism": "mvu"}, "mechanism"),
@@ -102,11 +105,11 @@ def test_adjacency_has_no_default():
             "mechanism.beta",
         ),
         ({"rows": "own"}, "mechanism.rows"),
-        ({"keep": 256, "rows": "own", "trust": "secure-aggregation"}, "mechanism.rows"),
+        ({"coordinates": 256, "rows": "own", "trust": "secure-aggregation"}, "mechanism.rows"),
         ({"replay": True}, "replay"),
         ({"evaluate": {"epsilon": 1.0}}, "evaluate"),
         ({"stragglers": {"enough": 3}}, "stragglers"),
-        ({"threshold": 3}, "masks.threshold"),
+        ({"threshold": 3}, "secure_aggregation.threshold"),
         ({"samples": {"dataset_size": 3}}, "samples.dataset_size"),
         ({"local_arrays": [1]}, "local_arrays"),
     ],
@@ -162,7 +165,7 @@ def test_choices_that_may_not_be_made_together(pair):
     for other in pair.others:
         chosen = {**ON[pair.first], **ON[other]}
         if (
-            {"masks", "samples"} & {pair.first, other}
+            {"secure_aggregation", "samples"} & {pair.first, other}
             or "evaluate" in other
             or "stragglers" in other
         ):
@@ -190,9 +193,9 @@ def test_a_section_whose_main_key_is_false_is_off(key):
 
 
 def test_secure_aggregation_states_whom_it_counts_on():
-    assert plan(trust="secure-aggregation").masks.honest == 5
-    assert plan(trust="secure-aggregation", honest=4).masks.honest == 4
-    assert plan().masks is None
+    assert plan(trust="secure-aggregation").secure_aggregation.honest_clients == 5
+    assert plan(trust="secure-aggregation", honest_clients=4).secure_aggregation.honest_clients == 4
+    assert plan().secure_aggregation is None
 
 
 def test_a_budget_is_met_for_the_releases_of_the_plan():
@@ -255,14 +258,14 @@ def test_one_release_has_the_words_of_the_plan(trust):
     ids=lambda given: "-".join(str(value) for value in given.values()),
 )
 def test_coordinates_that_are_kept(given):
-    whole, kept = (plan(**given, keep=keep).mechanism_for(1000) for keep in (None, 256))
+    whole, kept = (plan(**given, coordinates=keep).mechanism_for(1000) for keep in (None, 256))
     assert kept.keep == 256
     assert (
         kept.layout.size < whole.layout.size or given.get("mechanism") == "vmvu"
     )  # 24 bytes in any case
     assert (getattr(kept, "rows", None) is not None) == (given.get("trust") == "secure-aggregation")
-    with pytest.raises(quietbit.InvalidParameter, match="keep"):
-        plan(**given, keep=300).mechanism_for(1000)
+    with pytest.raises(quietbit.InvalidParameter, match="coordinates"):
+        plan(**given, coordinates=300).mechanism_for(1000)
 
 
 def test_auto_protects_samples_too_by_the_account_that_the_run_will_keep():

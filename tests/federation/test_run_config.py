@@ -27,7 +27,7 @@ CONFIG = {
     "quietbit.releases": 10,
     "local-epochs": 2,
 }
-SUMS = {"masks.threshold": 5, "masks.server": "active"}
+SUMS = {"secure-aggregation.threshold": 5, "secure-aggregation.adversary": "active"}
 
 
 def read(**changes):
@@ -50,7 +50,7 @@ def test_settings_survive_the_config():
     found = read(
         local_arrays="a,b.*",
         delta=1e-6,
-        **{"mechanism.bits": 2, "mechanism.keep": 64},
+        **{"mechanism.bits": 2, "mechanism.coordinates": 64},
     )
     assert Plan.from_run_config(found.to_run_config()) == found
 
@@ -86,13 +86,13 @@ def test_the_page_of_keys_has_every_key():
         ({"local_arrays": 3}, "local-arrays"),
         ({"local_arrays": [1]}, "local-arrays"),
         ({"trust": "central"}, "trust"),
-        ({"masks.server": "active"}, "masks.threshold"),
-        ({"masks.threshold": 5}, "masks.server"),
-        ({"masks": True}, "masks.threshold"),
+        ({"secure-aggregation.adversary": "active"}, "secure-aggregation.threshold"),
+        ({"secure-aggregation.threshold": 5}, "secure-aggregation.adversary"),
+        ({"secure-aggregation": True}, "secure-aggregation.threshold"),
         (SUMS | {"masks.neighbours": 4}, "masks.neighbours"),
         (SUMS | {"masks.share-threshold": 4}, "masks.share-threshold"),
-        (SUMS | {"masks.honest": 6}, "masks.honest"),
-        (SUMS | {"masks.timeout": 0.0}, "masks.timeout"),
+        (SUMS | {"secure-aggregation.honest-clients": 6}, "secure-aggregation.honest-clients"),
+        (SUMS | {"secure-aggregation.timeout": 0.0}, "secure-aggregation.timeout"),
         (SUMS | {"mechanism": "gaussian"}, "mechanism"),
         (SUMS | {"mechanism.beta": 2.0}, "mechanism.beta"),
         ({"evaluate.epsilon": 5.0}, "epsilon"),
@@ -111,11 +111,11 @@ def test_a_refusal_names_the_key_as_the_config_spells_it(changes, name):
     [
         ({"epsilom": 3.0}, "quietbit.epsilon"),
         ({"Epsilon": 3.0}, "quietbit.epsilon"),
-        ({"masks.treshold": 3}, "quietbit.masks.threshold"),
+        ({"secure-aggregation.treshold": 3}, "quietbit.secure-aggregation.threshold"),
         ({"words": "secure"}, ""),
         ({"mode": "planned"}, ""),
-        ({"masks.words": 3}, ""),
-        ({"epsilon.masks": 3}, ""),
+        ({"secure-aggregation.words": 3}, ""),
+        ({"epsilon.secure-aggregation": 3}, ""),
     ],
 )
 def test_an_unknown_key_is_refused_with_the_nearest(changes, nearest):
@@ -131,7 +131,7 @@ def test_an_unknown_key_is_refused_with_the_nearest(changes, nearest):
         ({"mechanism.bits": 99}, "mechanism.bits"),
         ({"mechanism.levels": 1}, "mechanism.levels"),
         ({"clip": 1e40}, "clip"),
-        ({"mechanism.keep": 3}, "mechanism.keep"),
+        ({"mechanism.coordinates": 3}, "mechanism.coordinates"),
         ({"mechanism.decoder": "best"}, "mechanism.decoder"),
     ],
 )
@@ -143,20 +143,20 @@ def test_refusals_of_a_calibration_name_the_key(changes, name):
 
 def test_tables_and_dotted_keys_are_the_same_plan():
     text = """
-    mechanism = {name = "imvu", keep = 64}
+    mechanism = {name = "imvu", coordinates = 64}
     clip = 1.0
     epsilon = 3.0
     adjacency = "zero-out"
     releases = 10
-    [masks]
+    [secure-aggregation]
     threshold = 5
-    server = "active"
+    adversary = "active"
     """
     nested = Plan.read(tomllib.loads(text), mode="adaptive")
-    flat = read(**SUMS, **{"mechanism.keep": 64})
+    flat = read(**SUMS, **{"mechanism.coordinates": 64})
     assert nested == flat
-    assert flat.masks.honest == 5
-    assert read(masks=False).masks is None
+    assert flat.secure_aggregation.honest_clients == 5
+    assert read(**{"secure-aggregation": False}).secure_aggregation is None
 
 
 @pytest.mark.parametrize("key", ["quietbit_epsilon", "quietbit-epsilon", "quietbit", "quietbit."])
@@ -169,7 +169,7 @@ def test_a_key_that_begins_like_ours_and_is_none_is_refused(key):
 def test_a_table_whose_name_is_nearly_ours_is_named(table):
     """A misspelt section beside ours was ignored."""
     with pytest.raises(InvalidParameter, match=f"'{table}': did you mean 'quietbit'"):
-        Plan.from_run_config(CONFIG | {f"{table}.masks.threshold": 5})
+        Plan.from_run_config(CONFIG | {f"{table}.secure-aggregation.threshold": 5})
     assert Plan.from_run_config(CONFIG | {"quiet.epochs": 5, "bit.rate": 3}).epsilon == 3.0
 
 
@@ -209,13 +209,17 @@ def test_nodes_can_answer_as_often_as_the_mechanism_is_calibrated_for_and_not_on
 
 
 def test_under_secure_aggregation_the_sum_over_the_honest_meets_the_budget():
-    found = read(**SUMS | {"masks.threshold": 20, "masks.honest": 15})
+    found = read(
+        **SUMS | {"secure-aggregation.threshold": 20, "secure-aggregation.honest-clients": 15}
+    )
     mechanism = found.mechanism_for(100)
     assert fits(found, mechanism, 10)
     assert not fits(found, mechanism, 11)
     assert (mechanism.sum_privacy(15, Adjacency.ZERO_OUT) * 10).epsilon(1e-5) <= 3.0
     assert found.target.trust is Trust.SECURE_AGGREGATION
-    assert read(**SUMS | {"masks.threshold": 20}).masks.honest == 20
+    assert (
+        read(**SUMS | {"secure-aggregation.threshold": 20}).secure_aggregation.honest_clients == 20
+    )
     assert read().target.trust is Trust.LOCAL
     assert Plan.from_run_config(found.to_run_config()) == found
 
@@ -260,11 +264,11 @@ def test_names_of_local_arrays():
 
 
 def test_some_coordinates_are_kept_and_a_node_knows_the_family_inside():
-    found = read(**{"mechanism.keep": 64, "epsilon": 8.0, "releases": 5}).mechanism_for(3000)
+    found = read(**{"mechanism.coordinates": 64, "epsilon": 8.0, "releases": 5}).mechanism_for(3000)
     assert found.keep == 64
     assert family_of(found) == "imvu"
     assert family_of(build(describe(found))) == "imvu"
-    sums = read(**SUMS, **{"mechanism.keep": 64}).mechanism_for(3000)
+    sums = read(**SUMS, **{"mechanism.coordinates": 64}).mechanism_for(3000)
     assert (sums.keep, sums.rows) == (64, 0)  # which ones is said anew in every round
 
 
@@ -333,5 +337,5 @@ def test_a_plan_is_read_from_a_table_without_a_prefix():
     assert (found.mechanism.noise_multiplier, found.cohort, found.mode) == (2.0, 3, "planned")
     assert found.target.epsilon == float("inf")
     with pytest.raises(InvalidParameter) as refusal:
-        Plan.read(table | {"masks": {"server": "active"}})
-    assert refusal.value.name == "masks.server"
+        Plan.read(table | {"secure-aggregation": {"adversary": "active"}})
+    assert refusal.value.name == "secure-aggregation.adversary"

@@ -9,7 +9,7 @@ from attrs import evolve
 
 from plans import flat_plan
 from quietbit import Adjacency, InvalidParameter
-from quietbit.federation.parts.scouts import Scouts
+from quietbit.federation.parts.adaptive_clip import AdaptiveClipping
 from quietbit.federation.server import Run
 from quietbit.mechanism.response import RandomisedResponse
 from quietbit.privacy.account import Account
@@ -46,7 +46,7 @@ def test_updates_err_as_without_scouts_but_for_those_that_are_missing() -> None:
         )
     assert 1000 / plan.updates < 1.06
     sums = flat_plan("imvu", **MOVES, cohort=1000, trust="secure-aggregation")
-    assert (sums.scouts.every, sums.updates, sums.summed_clients) == (40, 975, 975)
+    assert (sums.adaptive_clip.every, sums.updates, sums.summed_clients) == (40, 975, 975)
     assert (1000 / sums.updates) ** 2 < 1.06  # the noise is that of the whole sum
 
 
@@ -64,27 +64,27 @@ def test_sums_are_priced_for_answers_that_the_server_sees() -> None:
 @pytest.mark.parametrize(
     ("given", "clip", "scouts"),
     [
-        ({"quantile": 0.3}, 2.0, Scouts(20, 0.3)),
-        ({"every": 5}, 2.0, Scouts(5, 0.5)),
-        ({"clip": "auto"}, 1.0, Scouts(20, 0.5)),
-        ({"clip": "auto", "every": 7, "quantile": 0.4}, 1.0, Scouts(7, 0.4)),
+        ({"quantile": 0.3}, 2.0, AdaptiveClipping(20, 0.3)),
+        ({"every": 5}, 2.0, AdaptiveClipping(5, 0.5)),
+        ({"clip": "auto"}, 1.0, AdaptiveClipping(20, 0.5)),
+        ({"clip": "auto", "every": 7, "quantile": 0.4}, 1.0, AdaptiveClipping(7, 0.4)),
         ({}, 2.0, None),
     ],
 )
 def test_the_section_is_filled_in(
-    given: dict[str, Any], clip: float, scouts: Scouts | None
+    given: dict[str, Any], clip: float, scouts: AdaptiveClipping | None
 ) -> None:
     plan = flat_plan("vmvu", **{**MOVES, "cohort": 100, "quantile": None, **given})
-    assert (plan.clip, plan.scouts) == (clip, scouts)
+    assert (plan.clip, plan.adaptive_clip) == (clip, scouts)
 
 
 @pytest.mark.parametrize(
     ("changes", "name"),
     [
-        ({"quantile": 1.0}, "scouts.quantile"),
-        ({"cohort": 19}, "scouts.every"),
+        ({"quantile": 1.0}, "adaptive_clip.quantile"),
+        ({"cohort": 19}, "adaptive_clip.every"),
         ({"clip": "automatic"}, "clip"),
-        ({"design_epsilon": 1.0, "releases": None}, "scouts"),
+        ({"design_epsilon": 1.0, "releases": None}, "adaptive_clip"),
         ({"epsilon": 1e-3, "releases": 10**6}, "epsilon"),
     ],
 )
@@ -109,7 +109,7 @@ def test_an_engine_says_when_scouts_cannot_move_the_clip(
     plan = flat_plan("gaussian", **{**MOVES, "epsilon": 20.0, "releases": 20}, mode="adaptive")
     run = Run(plan, 7, lambda level, line: said.append(line))
     run.mechanism(dimension, 1)
-    run.outlook(asked=asked, nodes=asked, rounds=rounds)
+    run.forecast(asked=asked, nodes=asked, rounds=rounds)
     about = [line for line in said if line.startswith("the clip")]
     assert len(about) == (says is not None)
     assert says is None or says in about[0]

@@ -54,7 +54,7 @@ LOCAL_ONLY = "levels beta clamp decoder design samples local_steps local_rate"
     ),
     option("design", str, "Use this design, a file or a name, and calibrate beta (imvu)."),
     option(
-        "keep",
+        "coordinates",
         int,
         "Send this many rotated coordinates, a power of two; all unless given (vmvu: a few).",
     ),
@@ -99,7 +99,7 @@ def calibrate(json: JsonOption = False, **given: Any) -> None:
     Example: quietbit calibrate --trust secure-aggregation --clients 1000 --epsilon 1 --delta 1e-5
     --releases 10 --adjacency zero-out --dimension 100000
     """
-    target = chosen(given, "epsilon delta adjacency releases keep")
+    target = chosen(given, "epsilon delta adjacency releases coordinates")
     target["ball"] = quietbit.Ball(given["norm"], given["radius"], given["dimension"])
     trust = given["trust"]
     if trust == "local":
@@ -137,7 +137,7 @@ def _calibrate(target: dict[str, Any], given: dict[str, Any], as_json: bool) -> 
         calibration = quietbit.calibrate(mechanism, **target)
     calibrated = calibration.mechanism
     cohort = 1 if given["cohort"] is None else given["cohort"]
-    expected = quietbit.expectation(calibrated, cohort=cohort, rounds=calibration.releases)
+    expected = quietbit.forecast(calibrated, cohort=cohort, rounds=calibration.releases)
     layout = calibrated.layout
     bits = layout.bits * layout.count
     if layout.bits == 0:
@@ -158,7 +158,7 @@ def _calibrate(target: dict[str, Any], given: dict[str, Any], as_json: bool) -> 
         Row("squared_error", "squared error at zero", error, rounded(error)),
         gaussian_row(error, calibration.gaussian_squared_error),
         Row("noise", "noise / clip", expected.noise, rounded(expected.noise, 3)),
-        Row("expectation", "what to expect", expected.sentence()),
+        Row("forecast", "what to expect", expected.sentence()),
     ]
     if abs(gain - 1) > 1e-6:
         text = f"{rounded(gain, 4)}: small coordinates decode to this multiple of their value"
@@ -244,7 +244,7 @@ def _sum_rows(calibration: SumCalibration, epsilon: float) -> list[Row]:
     honest = calibration.min_honest_clients
     spec = codes.design.spec
     kept = codes.ball.dimension
-    expected = quietbit.expectation(
+    expected = quietbit.forecast(
         calibration.mechanism,
         cohort=calibration.clients,
         rounds=calibration.releases,
@@ -265,14 +265,14 @@ def _sum_rows(calibration: SumCalibration, epsilon: float) -> list[Row]:
         Row("wire_bits", "bits per parameter", bits, f"{bits}, the modulus of the masks"),
         Row("squared_error", "squared error at zero", error, f"{rounded(error)} of the mean"),
         Row("noise", "noise / clip", expected.noise, rounded(expected.noise, 3)),
-        Row("expectation", "what to expect", expected.sentence()),
+        Row("forecast", "what to expect", expected.sentence()),
     ]
     if kept < calibration.mechanism.ball.dimension:
         lost = calibration.projection_error
         mean = f"a mean of norm {calibration.mean_norm:g}"
         text = f"{rounded(lost)} of it, from {mean} on {kept:,} coordinates, shared by all"
         rows += [
-            Row("keep", "kept coordinates", kept),
+            Row("coordinates", "kept coordinates", kept),
             Row("projection_error", "projection", lost, text),
         ]
     counted = f"{honest:,} that answer and do not collude with the server"

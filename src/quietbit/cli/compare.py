@@ -20,7 +20,7 @@ __all__ = ["compare"]
 # Columns of a table: their names in JSON, and their heads.
 COLUMNS = {
     "mechanism": "mechanism",
-    "keep": "keeps",
+    "coordinates": "keeps",
     "payload_bytes": "bytes up",
     "downlink_bytes": "bytes down",
     "noise": "noise",
@@ -150,8 +150,8 @@ def _show_trust(comparison: Comparison, trust: Trust) -> None:
     best = comparison.best(trust)
     if best is not None:
         name = best.name
-        if best.keep is not None:
-            name += f" keeping {best.keep:,} coordinates"
+        if best.coordinates is not None:
+            name += f" keeping {best.coordinates:,} coordinates"
         _say(f"Best under {trust.value} trust: {name}.")
         _say(f"{best.verdict[:1].upper()}{best.verdict[1:]}\n")
 
@@ -192,7 +192,7 @@ def _facts(row: ComparisonRow) -> dict[str, Any]:
         return {**facts, "refusal": row.refusal}
     return {
         **facts,
-        "keep": row.keep,
+        "coordinates": row.coordinates,
         "payload_bytes": row.payload_bytes,
         "downlink_bytes": row.downlink_bytes,
         "noise": row.noise,

@@ -30,7 +30,10 @@ OPTIONS = {
     "rate": "sampling_rate",
 }
 # Options of earlier versions, and what became of them.
-RENAMED = {"--answer-seconds": "now --response-seconds"}
+RENAMED = {
+    "--answer-seconds": "now --response-seconds",
+    "--keep": "now --coordinates",
+}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -2,8 +2,9 @@
 
 Idea     a collector says what to ask next (`Query`), reads what comes, and has the mean at the end.
          It knows no engine and counts nobody: `federation.round` does. `Plain` is a mean of
-         releases that the server sees; masked sums are `federation.parts.masks`; a simulation
-         without privacy, or with a trusted server, has one of its own (`simulate/clients.py`).
+         releases that the server sees; masked sums are in `parts/secure_aggregation.py`; a
+         simulation without privacy, or with a trusted server, has one of its own
+         (`simulate/clients.py`).
 """
 
 from __future__ import annotations
@@ -59,7 +60,7 @@ class Collector(ABC):
     def next(self) -> Query | None:
         """Return what to ask now; None at the end. Raise where there will be no result."""
 
-    def beside(self, requests: int) -> Mapping[str, Any]:
+    def side_request(self, requests: int) -> Mapping[str, Any]:
         """Return the records of requests beside those for releases, of so many altogether."""
         return {}
 

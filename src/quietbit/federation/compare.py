@@ -2,7 +2,7 @@
 
 Idea     every family of the registry, sums behind masks, and a trusted server as the yardstick are
          calibrated to the same target, so that each error is that of a real mechanism. A way that
-         cannot reach the target says so in one sentence. `expectation` gives the verdict on a run.
+         cannot reach the target says so in one sentence. `forecast` gives the verdict on a run.
 Symbols  d = dimension; m = cohort; T = rounds; N = clients; r = T m / N releases of a client.
          noise: length of the noise in the mean of a round, as a multiple of the clip.
 """
@@ -23,7 +23,7 @@ from quietbit.mechanism.ball import Ball, Norm
 from quietbit.mechanism.base import Mechanism
 from quietbit.mechanism.calibrate import Calibration, alternatives, calibrate, smallest_of_the_best
 from quietbit.mechanism.central_sum import SumCalibration, calibrate_sum
-from quietbit.mechanism.expectation import Expectation, expectation
+from quietbit.mechanism.forecast import Forecast, forecast
 from quietbit.mechanism.rotation import fewest_kept
 from quietbit.privacy.guarantee import Guarantee
 from quietbit.secagg.plan import masked_size
@@ -56,7 +56,7 @@ class ComparisonRow:
     Args:
         name: of the mechanism's family.
         trust: who sees what.
-        keep: the number of coordinates sent, where not all are.
+        coordinates: the number of coordinates sent, where not all are.
         mechanism: calibrated to the target.
         guarantee: of all releases of one client.
         payload_bytes: what a client sends per round.
@@ -68,12 +68,12 @@ class ComparisonRow:
 
     name: str
     trust: Trust
-    keep: int | None = None
+    coordinates: int | None = None
     mechanism: Mechanism | None = None
     guarantee: Guarantee | None = None
     payload_bytes: int = 0
     downlink_bytes: int = 0
-    expected: Expectation | None = None
+    expected: Forecast | None = None
     refusal: str = ""
 
     @property
@@ -305,23 +305,23 @@ def _row(
     """Return the row of a calibrated mechanism."""
     mechanism = calibration.mechanism
     dimension = request.ball.dimension
-    expected = expectation(
+    expected = forecast(
         mechanism,
         cohort=request.cohort,
         rounds=request.rounds,
         clients=request.clients,
         trust=trust,
     )
-    keep: int | None = kept_coordinates(mechanism)
+    coordinates: int | None = kept_coordinates(mechanism)
     downlink_bytes = FLOAT_BYTES * dimension
-    if keep is not None and keep < dimension:
-        downlink_bytes = min(downlink_bytes, HEAD.size + FLOAT_BYTES * keep)
+    if coordinates is not None and coordinates < dimension:
+        downlink_bytes = min(downlink_bytes, HEAD.size + FLOAT_BYTES * coordinates)
     else:
-        keep = None
+        coordinates = None
     return ComparisonRow(
         name=name,
         trust=trust,
-        keep=keep,
+        coordinates=coordinates,
         mechanism=mechanism,
         guarantee=calibration.guarantee,
         payload_bytes=bytes_sent(mechanism, trust, request.cohort),
@@ -340,9 +340,9 @@ def _local(request: Comparison, tell: Report) -> list[ComparisonRow]:
     for way in alternatives(request.ball, request.target, report=tell_share):
         if way.calibration is not None:
             row = _row(request, way.mechanism, Trust.LOCAL, way.calibration)
-            if way.keep is None or row.keep is not None:
+            if way.coordinates is None or row.coordinates is not None:
                 rows.append(row)
-        elif way.keep is None:  # report a refusal once
+        elif way.coordinates is None:  # report a refusal once
             rows.append(ComparisonRow(way.mechanism, Trust.LOCAL, refusal=way.refusal))
     return rows
 
@@ -404,10 +404,10 @@ def _summed(request: Comparison, tell: Report) -> list[ComparisonRow]:
     except QuietbitError as error:
         return [ComparisonRow(SUMMED, Trust.SECURE_AGGREGATION, refusal=str(error))]
     error_in_clips = calibrations[0].squared_error / ball.radius**2
-    keep = max(LEAST_KEPT, fewest_kept(error_in_clips, ball.dimension))
-    if keep <= ball.dimension // 2:
+    coordinates = max(LEAST_KEPT, fewest_kept(error_in_clips, ball.dimension))
+    if coordinates <= ball.dimension // 2:
         tell(0.85, "sums of kept coordinates")
-        calibrations.append(calibrate_sum(ball=ball, keep=keep, **settings))
+        calibrations.append(calibrate_sum(ball=ball, coordinates=coordinates, **settings))
     return [
         _row(request, SUMMED, Trust.SECURE_AGGREGATION, calibration) for calibration in calibrations
     ]

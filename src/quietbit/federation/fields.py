@@ -1,7 +1,7 @@
 """Fields of a plan that check themselves: each carries its rule.
 
 Idea     a value is checked when its table is made, and refused by the name that it has there:
-         ``masks.threshold``. Tests make their tables of bad input from the same rules.
+         ``secure_aggregation.threshold``. Tests make their tables of bad input from the same rules.
 """
 
 from __future__ import annotations

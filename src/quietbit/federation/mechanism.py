@@ -19,9 +19,9 @@ from numpy.typing import NDArray
 from quietbit.errors import InvalidParameter
 from quietbit.federation.costs import ClientCosts
 from quietbit.federation.participation import Schedule
-from quietbit.federation.parts.masks import Masks
+from quietbit.federation.parts.adaptive_clip import AdaptiveClipping, most_truthful
 from quietbit.federation.parts.samples import Samples
-from quietbit.federation.parts.scouts import Scouts, most_truthful
+from quietbit.federation.parts.secure_aggregation import SecureAggregation
 from quietbit.federation.terms import CENTRAL, POISSON, Terms
 from quietbit.mechanism.abilities import Batches, Summable
 from quietbit.mechanism.ball import Ball
@@ -84,7 +84,7 @@ def mechanism_of(
     if by_sample or plan.participation == POISSON:
         counts = np.broadcast_to(counts, known.shape)
     aim = plan.update_target
-    scouts = plan.find(Scouts)
+    scouts = plan.find(AdaptiveClipping)
     if scouts is None:
         return _calibrated(plan, aim, ball, known, counts)
     busiest = max(1, int(counts.max()))
@@ -154,7 +154,7 @@ def _calibrated(plan: Terms, aim: Target, ball: Ball, sizes: Counts, counts: Cou
     """Return the mechanism calibrated to a budget."""
     busiest = max(1, int(counts.max()))
     chosen = plan.mechanism
-    masks = plan.find(Masks)
+    masks = plan.find(SecureAggregation)
     if masks is not None:
         return calibrate_sum(
             ball=ball,
@@ -162,11 +162,11 @@ def _calibrated(plan: Terms, aim: Target, ball: Ball, sizes: Counts, counts: Cou
             delta=aim.delta,
             adjacency=plan.adjacency,
             clients=masks.clients(plan),
-            min_honest_clients=masks.honest,
+            min_honest_clients=masks.honest_clients,
             releases=busiest,
             decoder=cast(Any, chosen.decoder or UNBIASED),
             rotate=chosen.rotate,
-            keep=chosen.keep,
+            coordinates=chosen.coordinates,
             account=_enforced(plan, busiest),
         ).mechanism
     samples = plan.find(Samples)
@@ -190,7 +190,7 @@ def _calibrated(plan: Terms, aim: Target, ball: Ball, sizes: Counts, counts: Cou
         releases=busiest,
         account=account,
         samples=None if samples is None else int(sizes.min()),
-        keep=chosen.keep,
+        coordinates=chosen.coordinates,
         rows=SHARED if plan.shared_rows else chosen.rows,
         **({} if samples is None or samples.dataset_size is None else samples.options()),
         **chosen.used(),
@@ -213,11 +213,11 @@ def _given(plan: Terms, ball: Ball, samples: int) -> Mechanism:
     if chosen.knows_rows:
         rows = SHARED if plan.shared_rows else chosen.rows
     # Families that do not keep coordinates themselves do so by a wrapper.
-    wrapped = chosen.keep is not None and "keep" not in kind.uses
+    wrapped = chosen.coordinates is not None and "coordinates" not in kind.uses
     by_sample = plan.unit is Unit.SAMPLE
     choices = Choices(
         **chosen.used(),
-        keep=None if wrapped else chosen.keep,
+        coordinates=None if wrapped else chosen.coordinates,
         rows=rows,
         rotated=wrapped,
         by_sample=by_sample,
@@ -225,7 +225,7 @@ def _given(plan: Terms, ball: Ball, samples: int) -> Mechanism:
     if not wrapped:
         return kind.given(ball, strength, choices)
     projected = project(
-        ball, cast(Any, chosen.keep), lambda within: kind.given(within, strength, choices)
+        ball, cast(Any, chosen.coordinates), lambda within: kind.given(within, strength, choices)
     )
     if plan.shared_rows:
         projected = projected.at(0)

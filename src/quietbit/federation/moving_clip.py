@@ -123,7 +123,7 @@ class MovingClip:
         """Go on to the next round; without answers, at the clip of the last round with answers.
 
         ``noise`` is the length of the noise in the mean of this round, in clips
-        (`Expectation.noise`).
+        (`Forecast.noise`).
         """
         if answers is None:
             self._forget(0.0)

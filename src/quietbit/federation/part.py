@@ -123,7 +123,7 @@ class Closed:
     needing: frozenset[Node]
     weights: tuple[float, ...]
     answers: Answers | None = None  # about the clip
-    beside: tuple[Closed, ...] = ()
+    side_rounds: tuple[Closed, ...] = ()
 
 
 @final

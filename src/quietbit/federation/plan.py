@@ -25,11 +25,11 @@ from quietbit.federation.costs import ClientCosts
 from quietbit.federation.fields import check_fields
 from quietbit.federation.mechanism import account_of_run, mechanism_of, release_cost
 from quietbit.federation.participation import Schedule
+from quietbit.federation.parts.adaptive_clip import EVERY, EVERY_OF_SUMS, AdaptiveClipping
 from quietbit.federation.parts.evaluation import Evaluate, Evaluation
-from quietbit.federation.parts.masks import Masks
 from quietbit.federation.parts.replay import Replay
 from quietbit.federation.parts.samples import Samples
-from quietbit.federation.parts.scouts import EVERY, EVERY_OF_SUMS, Scouts
+from quietbit.federation.parts.secure_aggregation import SecureAggregation
 from quietbit.federation.parts.stragglers import Stragglers
 from quietbit.federation.parts.subspace import InSubspace
 from quietbit.federation.parts.weights import Weights
@@ -58,9 +58,9 @@ START = 1.0  # the first clip, where it follows scouts
 ALIKE = 0.85  # of the names of two tables: one is probably the other misspelt
 SECTIONS: tuple[type[Section], ...] = (
     MechanismChoice,
-    Masks,
+    SecureAggregation,
     Samples,
-    Scouts,
+    AdaptiveClipping,
     Evaluate,
     Weights,
     InSubspace,
@@ -77,16 +77,16 @@ BELOW = {
 }
 
 
-def _masks(value: Table | None) -> Masks | None:
-    return Masks.optional(value)
+def _secure_aggregation(value: Table | None) -> SecureAggregation | None:
+    return SecureAggregation.optional(value)
 
 
 def _samples(value: Table | None) -> Samples | None:
     return Samples.optional(value)
 
 
-def _scouts(value: Table | None) -> Scouts | None:
-    return Scouts.optional(value)
+def _adaptive_clip(value: Table | None) -> AdaptiveClipping | None:
+    return AdaptiveClipping.optional(value)
 
 
 def _evaluate(value: Table | None) -> Evaluate | None:
@@ -129,9 +129,11 @@ class Plan(Terms):
     (1e-05, 5.28)
     """
 
-    masks: Masks | None = field(default=None, converter=_masks)
+    secure_aggregation: SecureAggregation | None = field(
+        default=None, converter=_secure_aggregation
+    )
     samples: Samples | None = field(default=None, converter=_samples)
-    scouts: Scouts | None = field(default=None, converter=_scouts)
+    adaptive_clip: AdaptiveClipping | None = field(default=None, converter=_adaptive_clip)
     evaluate: Evaluate | None = field(default=None, converter=_evaluate)
     replay: Replay | None = field(default=None, converter=_replay)
     weights: Weights | None = field(default=None, converter=_weights)
@@ -160,17 +162,18 @@ class Plan(Terms):
 
         if cast(Any, self.clip) == AUTO:
             put("clip", START)
-            if self.scouts is None:
-                put("scouts", Scouts())
-        if self.masks is not None and self.trust is Trust.LOCAL:
+            if self.adaptive_clip is None:
+                put("adaptive_clip", AdaptiveClipping())
+        if self.secure_aggregation is not None and self.trust is Trust.LOCAL:
             put("trust", Trust.SECURE_AGGREGATION)
-        if self.masks is None and self.trust is Trust.SECURE_AGGREGATION:
-            put("masks", Masks())
-        if self.scouts is not None and self.scouts.every is None:
-            every = EVERY if self.masks is None else EVERY_OF_SUMS
-            put("scouts", attrs.evolve(self.scouts, every=every))
-        if self.masks is not None and self.masks.honest is None and self.summed_clients >= 2:
-            put("masks", attrs.evolve(self.masks, honest=self.summed_clients))
+        if self.secure_aggregation is None and self.trust is Trust.SECURE_AGGREGATION:
+            put("secure_aggregation", SecureAggregation())
+        if self.adaptive_clip is not None and self.adaptive_clip.every is None:
+            every = EVERY if self.secure_aggregation is None else EVERY_OF_SUMS
+            put("adaptive_clip", attrs.evolve(self.adaptive_clip, every=every))
+        sums = self.secure_aggregation
+        if sums is not None and sums.honest_clients is None and self.summed_clients >= 2:
+            put("secure_aggregation", attrs.evolve(sums, honest_clients=self.summed_clients))
         if (
             self.mode == "adaptive"
             and self.samples is not None
@@ -192,11 +195,11 @@ class Plan(Terms):
                 continue
             ours = key.removeprefix(prefix)
             section = ours.partition(".")[0]
-            check_current(section, RENAMED, prefix + section)
             check_current(ours.replace("_", "-"), RENAMED, key)
+            check_current(section, RENAMED, prefix + section)
             known = [prefix + name for name in KEYS]
             check_known(key, known, "run-config key" if prefix else "key of the plan", prefix)
-            name, _, inner = key.removeprefix(prefix).replace("-", "_").partition(".")
+            name, _, inner = ours.replace("-", "_").partition(".")
             _put(values, name, inner, value, key)
         missing = []
         for known_field in attrs.fields(cls):
@@ -224,9 +227,9 @@ class Plan(Terms):
     @property
     def summed_clients(self) -> int:
         """The number of clients in a sum; in an engine, the smallest possible one."""
-        if self.masks is None:
+        if self.secure_aggregation is None:
             return self.updates
-        return self.masks.clients(self)
+        return self.secure_aggregation.clients(self)
 
     @property
     def sections(self) -> tuple[Section, ...]:
@@ -275,24 +278,33 @@ class Pair:
 
 # What two choices may not do together; each name is a section, or a property of a plan.
 PAIRS = (
-    Pair("masks", ("samples",), "a masked sum hides clients, not samples"),
-    Pair("masks", ("weights",), "a masked sum has no weights"),
-    Pair("masks", ("stragglers",), "a masked sum needs all its clients at once"),
+    Pair("secure_aggregation", ("samples",), "a masked sum hides clients, not samples"),
+    Pair("secure_aggregation", ("weights",), "a masked sum has no weights"),
+    Pair("secure_aggregation", ("stragglers",), "a masked sum needs all its clients at once"),
     Pair(
-        "scouts", ("samples",), "samples are clipped one by one, so a client has no single length"
+        "adaptive_clip",
+        ("samples",),
+        "samples are clipped one by one, so a client has no single length",
     ),
-    Pair("scouts", ("stragglers",), "a clip that moves needs all releases of a round"),
+    Pair("adaptive_clip", ("stragglers",), "a clip that moves needs all releases of a round"),
     Pair("central", ("samples",), "central trust protects clients"),
-    Pair("central", ("scouts",), "a trusted server's noise has one clip"),
+    Pair("central", ("adaptive_clip",), "a trusted server's noise has one clip"),
     Pair("central", ("replay", "weights"), "a trusted server takes and publishes a plain mean"),
-    Pair("public", ("scouts", "weights", "replay"), "a run without privacy has no releases"),
+    Pair("public", ("adaptive_clip", "weights", "replay"), "a run without privacy has no releases"),
     Pair("samples", ("subspace",), "gradients of samples go to the gate in full length"),
 )
 # Keys of earlier versions, and what became of them.
 RENAMED = {
     "arrivals": "now stragglers, in which releases that come late are in no mean",
+    "masks": "now secure-aggregation",
+    "masks.honest": "now secure-aggregation.honest-clients",
     "masks.neighbours": "gone: all clients of a sum exchange masks with all",
+    "masks.server": "now secure-aggregation.adversary",
     "masks.share-threshold": "gone: all clients of a sum exchange masks with all",
+    "mechanism.keep": "now mechanism.coordinates",
+    "evaluate.cells": "now evaluate.bins",
+    "evaluate.most": "now evaluate.upper-bound",
+    "scouts": "now adaptive-clip",
     "samples.count": "now samples.dataset-size",
     "subspace.basis": "gone: the server sends the directions",
     "subspace.renewed": "gone: directions are made once, before the run",
@@ -364,7 +376,7 @@ def _check_trust(plan: Plan) -> None:
     if plan.trust is Trust.LOCAL:
         return
     name = plan.mechanism.name
-    if plan.masks is None:
+    if plan.secure_aggregation is None:
         fits = name in (CENTRAL, AUTO)
         rule = CENTRAL
     else:
@@ -424,7 +436,8 @@ def _keys() -> dict[str, str]:
         keys[known.name.replace("_", "-")] = known.name
         if known.name in sections:
             for inner in attrs.fields(sections[known.name]):
-                keys[f"{known.name}.{inner.name.replace('_', '-')}"] = f"{known.name}.{inner.name}"
+                name = f"{known.name}.{inner.name}"
+                keys[name.replace("_", "-")] = name
     return keys
 
 

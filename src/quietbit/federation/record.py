@@ -130,7 +130,7 @@ class RoundReport:
         """Return what went wrong, a sentence per node."""
         return tuple(str(note) for note in self.reasons)
 
-    def beside(self, other: RoundReport) -> RoundReport:
+    def with_side_round(self, other: RoundReport) -> RoundReport:
         """Return this round with the bytes and notes of what others were asked beside it."""
         names = (*BESIDE, "uplink_payload", "uplink", "downlink", "reasons")
         return replace(self, **{name: getattr(self, name) + getattr(other, name) for name in names})

@@ -144,7 +144,7 @@ class Report:
         sentences = [f"{who}: {self.guarantee.sentence()} {SEVERAL}"]
         if self.guarantee.epsilon_upper and not self._arrived:
             sentences.insert(0, NOTHING_ARRIVED)
-        sentences += [section.assumes() for section in self.settings.sections]
+        sentences += [section.assumption() for section in self.settings.sections]
         return " ".join(sentence for sentence in sentences if sentence)
 
     @staticmethod

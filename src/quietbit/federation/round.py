@@ -58,7 +58,7 @@ class Round:
     side: Callable[[Aside], Round] | None = None  # makes a round beside this one
     unprotected: set[Node] = field(factory=set)  # nodes that sent what no gate lets out, in the run
     numbers: set[str] = field(factory=set)  # names of what owners let out as it is, in the run
-    beside: list[Round] = field(factory=list, init=False)
+    side_rounds: list[Round] = field(factory=list, init=False)
     is_over: bool = field(default=False, init=False)
     skipped: bool | None = field(default=None, init=False)  # whether the model stayed, once known
     uplink: int = field(default=0, init=False)
@@ -117,7 +117,7 @@ class Round:
                 query = self.collector.next()
             except QuietbitError as error:
                 self._fail(error)
-        if query is None and any(side._members - side._asked for side in self.beside):
+        if query is None and any(side._members - side._asked for side in self.side_rounds):
             query = Query(())  # those beside this round are asked all the same
         if query is None:
             self.end()
@@ -150,7 +150,7 @@ class Round:
 
     def of(self, node: Node) -> Round:
         """Return the round that asks a node: this one, or one beside it."""
-        for side in self.beside:
+        for side in self.side_rounds:
             if node in side._members:
                 return side
         return self
@@ -197,7 +197,7 @@ class Round:
         """End the round: what comes from here on is noted, and in no mean."""
         self.is_over = True
         self._name_liars()
-        for side in self.beside:
+        for side in self.side_rounds:
             side.end()
 
     def mean(self) -> FloatVector | None:
@@ -300,7 +300,7 @@ class Round:
             frozenset(self.needing),
             tuple(self.weights),
             self.collector.answers() if self.scope.section else None,
-            tuple(side.closed() for side in self.beside),
+            tuple(side.closed() for side in self.side_rounds),
         )
 
     def _fail(self, error: object) -> None:
@@ -315,10 +315,10 @@ class Round:
             aside = part.aside(self.scope, new)
             if aside is None or not aside.nodes or self.side is None:
                 continue
-            known = [side for side in self.beside if side.scope.section == aside.section]
+            known = [side for side in self.side_rounds if side.scope.section == aside.section]
             if not known:
                 known = [self.side(aside)]
-                self.beside += known
+                self.side_rounds += known
             known[0]._members |= aside.nodes
             new = [node for node in new if node not in aside.nodes]
         self._members.update(new)
@@ -328,7 +328,7 @@ class Round:
         """Return the requests for releases, and those of the rounds beside this one."""
         others = [node for node in self._given if node not in self._members]
         requests = self.ask([self._given[node] for node in (*query.nodes, *others)])
-        beside = self.collector.beside(len(self._given))
+        beside = self.collector.side_request(len(self._given))
         for asked in requests:
             if asked.node in self._members:
                 asked.own_records.update(query.records.get(asked.node, {}))

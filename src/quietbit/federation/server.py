@@ -21,15 +21,15 @@ from quietbit.federation.collectors import Collector, Plain, Singles
 from quietbit.federation.messages import Asked, BatchFault, Node, Reply, pieces_of
 from quietbit.federation.part import Aside, Model, Part, Scope, Step, lifted
 from quietbit.federation.parts.evaluation import Evaluating, EvaluationReport
-from quietbit.federation.parts.masks import MaskedSums
+from quietbit.federation.parts.secure_aggregation import MaskedSums
 from quietbit.federation.plan import Plan
 from quietbit.federation.record import Counts, NodeReport, Note, Outcome, RoundReport
 from quietbit.federation.report import Report
 from quietbit.federation.request import request_record
 from quietbit.federation.round import PASSED_NO_GATE, Round, note_names, side_scope
-from quietbit.federation.terms import Outlook, Say
+from quietbit.federation.terms import RunForecast, Say
 from quietbit.mechanism.base import Mechanism
-from quietbit.mechanism.expectation import Verdict, expectation
+from quietbit.mechanism.forecast import Verdict, forecast
 from quietbit.mechanism.registry import identity_of
 from quietbit.node.request import run_name
 from quietbit.privacy.account import Account
@@ -250,9 +250,9 @@ class Run:
             elif record:
                 records[part.section] = dict(record)
         report = closed.report
-        for side in current.beside:
-            report = report.beside(side.report())
-        rounds = [current, *current.beside]
+        for side in current.side_rounds:
+            report = report.with_side_round(side.report())
+        rounds = [current, *current.side_rounds]
         for node in set[Node]().union(*(member.failed() for member in rounds)):
             self.updates[node].failed += 1
         if current.skipped is not None:
@@ -269,7 +269,7 @@ class Run:
             self.say(level, line)
         return outcome
 
-    def outlook(self, *, asked: int, nodes: int, rounds: int) -> None:
+    def forecast(self, *, asked: int, nodes: int, rounds: int) -> None:
         """Say what to expect of a run that asks ``asked`` of ``nodes`` nodes in each round."""
         if self._mechanism is None or asked < 1 or rounds < 1:
             return
@@ -280,7 +280,7 @@ class Run:
         if releases is not None:
             lasting = releases * clients // asked
         useful = max(1, min(rounds, lasting))
-        expected = expectation(
+        expected = forecast(
             self._mechanism, cohort=asked, rounds=useful, clients=clients, trust=self.plan.trust
         )
         level = INFO if expected.verdict is Verdict.USEFUL else WARNING
@@ -294,9 +294,9 @@ class Run:
             elif turns <= FAR_BELOW * releases:
                 remedy = f"with quietbit.releases = {math.ceil(turns)}"
                 self.say(WARNING, f"{subject}: {remedy} the same epsilon would need less noise.")
-        outlook = Outlook(self._mechanism, asked, useful, expected.noise)
+        run = RunForecast(self._mechanism, asked, useful, expected.noise)
         for section in self.plan.sections:
-            warning = section.outlook(outlook)
+            warning = section.forecast(run)
             if warning is not None:
                 self.say(WARNING, warning)
 

@@ -26,7 +26,7 @@ from quietbit.mechanism.registry import AUTO, families, family
 from quietbit.privacy.account import Mode
 from quietbit.target import Adjacency, Target, Trust, Unit, check_delta, check_releases
 
-__all__ = ["MechanismChoice", "Outlook", "Say", "Section", "Terms", "given", "left_out"]
+__all__ = ["MechanismChoice", "RunForecast", "Say", "Section", "Terms", "given", "left_out"]
 
 Say: TypeAlias = Callable[[int, str], None]  # takes a level of logging and a sentence
 Kind = TypeVar("Kind", bound="Section")
@@ -56,7 +56,7 @@ Table: TypeAlias = Any  # what a section is read from: one, a mapping, or a bare
 
 @final
 @frozen
-class Outlook:
+class RunForecast:
     """What a run will be like: its mechanism, nodes asked per round, rounds, and the mean's noise.
 
     ``noise`` is the length of the noise in the mean of a round, in clips.
@@ -118,8 +118,9 @@ class Section:
         """Return how many of a simulated cohort send an update."""
         return cohort
 
+    @property
     def honest_clients(self) -> int | None:
-        """Return how many honest clients every sum counts on; None without sums."""
+        """How many honest clients every sum counts on; None without sums."""
         return None
 
     def client(self, terms: Terms, asked: str) -> Part | None:
@@ -129,7 +130,7 @@ class Section:
         """
         return None
 
-    def outlook(self, outlook: Outlook) -> str | None:
+    def forecast(self, run: RunForecast) -> str | None:
         """Return a warning about a run that is about to begin; None where all is well."""
         return None
 
@@ -137,7 +138,7 @@ class Section:
         """Return what the report notes about a round."""
         return ""
 
-    def assumes(self) -> str:
+    def assumption(self) -> str:
         """Return a sentence about what the guarantee counts on besides the mechanism."""
         return ""
 
@@ -198,7 +199,7 @@ class MechanismChoice(Section):
     clamp: bool | None = choice(Flag())
     decoder: str | None = None
     rotate: bool | None = choice(Flag())
-    keep: int | str | None = None
+    coordinates: int | str | None = None
     rows: str | None = choice(Word(OWN, SHARED))
 
     def check(self) -> None:
@@ -221,13 +222,18 @@ class MechanismChoice(Section):
                 rule = f"{rule}, whose strength is its {strength.replace('_', ' ')}"
             require(name == strength or value is None, f"mechanism.{name}", value, rule)
         rule = f"left out for {PUBLIC}"
-        require(self.private or self.keep is None, "mechanism.keep", self.keep, rule)
+        require(
+            self.private or self.coordinates is None,
+            "mechanism.coordinates",
+            self.coordinates,
+            rule,
+        )
 
     def check_plan(self, terms: Terms) -> None:
         """Refuse rows where all coordinates are kept, and those of each client for sums."""
         few = self.keeps_few and not terms.central
         rule = "left out unless few coordinates are kept"
-        remedy = "choose vmvu, or set mechanism.keep"
+        remedy = "choose vmvu, or set mechanism.coordinates"
         require(self.rows is None or few, "mechanism.rows", self.rows, rule, remedy)
         together = any(section.shares_rows for section in terms.sections)
         rule = "shared, or left out, for sums and replayed rounds"
@@ -251,7 +257,7 @@ class MechanismChoice(Section):
     @property
     def keeps_few(self) -> bool:
         """Whether few coordinates are kept, by the family or by a wrapper around it."""
-        return self.known and (self.keep is not None or self.knows_rows)
+        return self.known and (self.coordinates is not None or self.knows_rows)
 
     @property
     def knows_rows(self) -> bool:
@@ -369,9 +375,8 @@ class Terms:
     def honest(self) -> int | None:
         """The honest clients that every sum counts on; None without sums."""
         for section in self.sections:
-            honest = section.honest_clients()
-            if honest is not None:
-                return honest
+            if section.honest_clients is not None:
+                return section.honest_clients
         return None
 
     @property
@@ -379,7 +384,7 @@ class Terms:
         """Whether all clients of a round keep the same rows."""
         if self.mechanism.rows == SHARED:
             return True
-        few = self.mechanism.keep is not None or self.mechanism.knows_rows
+        few = self.mechanism.coordinates is not None or self.mechanism.knows_rows
         return few and any(section.shares_rows for section in self.sections)
 
     @property

@@ -172,7 +172,7 @@ class PrivateStrategy(Strategy):
         self._round = run.open(server_round, self._model(arrays))
         messages = list(self.inner.configure_train(server_round, arrays, config, grid))
         if first:
-            self._outlook(len(messages), grid)
+            self._forecast(len(messages), grid)
         return self._ask(self._round, messages, arrays, grid)
 
     def aggregate_train(
@@ -293,12 +293,12 @@ class PrivateStrategy(Strategy):
         if self._transport is not None:
             self._transport.drive(current)
 
-    def _outlook(self, asked: int, grid: Grid) -> None:
+    def _forecast(self, asked: int, grid: Grid) -> None:
         """Say what to expect of a run that asks this many nodes in each round."""
         rounds = self._planned or self.settings.releases or 1
         if self.settings.stragglers is not None:
             asked = min(asked, self.settings.stragglers.enough)
-        self._run.outlook(asked=asked, nodes=len(list(grid.get_node_ids())), rounds=rounds)
+        self._run.forecast(asked=asked, nodes=len(list(grid.get_node_ids())), rounds=rounds)
 
     def _stepped(self, current: Round, step: Step) -> tuple[ArrayRecord | None, MetricRecord]:
         """Take the inner strategy's step; refuse a model that is not finite before or after it."""

@@ -162,7 +162,8 @@ class SampleGradients(Ability):
 
     __slots__ = ()
     RULE = (
-        "one that takes gradients one by one: calibrate with samples and keep, or send their mean"
+        "one that takes gradients one by one: calibrate with samples and coordinates, "
+        "or send their mean"
     )
 
     @abstractmethod

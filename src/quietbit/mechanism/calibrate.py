@@ -21,8 +21,8 @@ from quietbit.mechanism.abilities import Batches
 from quietbit.mechanism.ball import Ball, Norm, check_ball
 from quietbit.mechanism.base import Error, Mechanism
 from quietbit.mechanism.batch import site_release
-from quietbit.mechanism.expectation import expectation
 from quietbit.mechanism.family import SHARED, Choices
+from quietbit.mechanism.forecast import forecast
 from quietbit.mechanism.projected import ProjectedSamples, project
 from quietbit.mechanism.registry import AUTO, families, family
 from quietbit.privacy.guarantee import Guarantee
@@ -83,7 +83,7 @@ class Alternative:
     """One way to meet a target, or its ``refusal``."""
 
     mechanism: str
-    keep: int | str | None
+    coordinates: int | str | None
     calibration: Calibration | None
     refusal: str = ""
 
@@ -108,7 +108,7 @@ def calibrate(
     decoder: str | None = None,
     design: Design | None = None,
     rotate: bool | None = None,
-    keep: int | str | None = None,
+    coordinates: int | str | None = None,
     rows: str | None = None,
     account: Priced | None = None,
 ) -> Calibration:
@@ -124,7 +124,7 @@ def calibrate(
         adjacency: which two data sets are neighbours.
         releases: how many releases the same client makes.
         samples: how many samples a client has, where the privacy unit is one sample rather than the
-            client. With ``keep``, their gradients are then sent by `Uplink.send_samples`.
+            client. With ``coordinates``, their gradients are then sent by `Uplink.send_samples`.
         sampling_rate: the probability with which each of a site's samples, about ``samples``, is in
             a secret batch.
         local_steps: how many private steps a site takes before it sends the difference of models.
@@ -138,7 +138,7 @@ def calibrate(
         design: calibrate beta for this design (``imvu``).
         rotate: mix coordinates by a public rotation first (``imvu`` on an L2 ball), by default;
             False as in the paper.
-        keep: how many rotated coordinates a client keeps, a power of two, or ``auto``: as many as
+        coordinates: how many rotated ones a client keeps, a power of two, or ``auto``: as many as
             make the projection cost at most 1 % of the error. By default ``vmvu`` keeps 1,024 or
             more, and the others keep all.
         rows: ``own``: every release draws the rows that it keeps (default); ``shared``: all clients
@@ -160,7 +160,7 @@ def calibrate(
             require(value is None, name, value, f"left out for {AUTO}", "name a mechanism")
         rule = "named where bits, levels, beta, clamp, decoder, design or rotate are"
         require(choices == Choices(), "mechanism", AUTO, rule)
-        ways = alternatives(ball, target, samples=samples, keep=keep, account=account)
+        ways = alternatives(ball, target, samples=samples, coordinates=coordinates, account=account)
         return _chosen(ways, target)
     if sampling_rate is None:
         rule = "left out without a sampling rate, by which sites draw batches"
@@ -171,10 +171,10 @@ def calibrate(
 
     chosen = family(mechanism)
     choices = evolve(choices, by_sample=samples is not None)
-    if "keep" in chosen.uses:
-        choices = evolve(choices, keep=keep)
+    if "coordinates" in chosen.uses:
+        choices = evolve(choices, coordinates=coordinates)
     if "rows" not in chosen.uses:
-        fits = rows is None or keep is not None
+        fits = rows is None or coordinates is not None
         require(fits, "rows", rows, "left out where all coordinates are kept")
         choices = evolve(choices, rows=None)
     choices.check(chosen)
@@ -198,10 +198,10 @@ def calibrate(
     def on_rows(rows_ball: Ball) -> Mechanism:
         return chosen.calibrated(rows_ball, evolve(choices, rotated=True), target, epsilon_of)
 
-    if keep is None or "keep" in chosen.uses:
+    if coordinates is None or "coordinates" in chosen.uses:
         calibrated = chosen.calibrated(ball, choices, target, epsilon_of)
     else:  # families that do not keep coordinates themselves do so by a wrapper
-        projected = project(ball, keep, on_rows)
+        projected = project(ball, coordinates, on_rows)
         if rows == SHARED:
             projected = projected.at(0)
         calibrated = projected if samples is None else ProjectedSamples(projected)
@@ -221,15 +221,15 @@ def alternatives(
     target: Target,
     *,
     samples: int | None = None,
-    keep: int | str | None = None,
+    coordinates: int | str | None = None,
     account: Priced | None = None,
     report: Callable[[float, str], None] | None = None,
 ) -> tuple[Alternative, ...]:
     """Calibrate every family to the target, and return one alternative per way to meet it.
 
     On an L2 ball a family is also calibrated with the fewest coordinates kept that add 1 % to the
-    error; with ``keep`` given, all keep that many. Mechanisms that are for comparison only are left
-    out. ``report(fraction, message)`` is called with the progress.
+    error; with ``coordinates`` given, all keep that many. Mechanisms that are for comparison only
+    are left out. ``report(fraction, message)`` is called with the progress.
     """
     ways: list[tuple[str, int | str | None]] = []
     broken = []
@@ -237,13 +237,13 @@ def alternatives(
         try:
             candidate = family(name)
         except InvalidParameter as error:  # a family of a package that cannot be imported
-            broken.append(Alternative(name, keep, None, str(error)))
+            broken.append(Alternative(name, coordinates, None, str(error)))
             continue
         if candidate.baseline:
             continue
-        ways.append((name, keep))
+        ways.append((name, coordinates))
         by_client_on_l2 = ball.norm is Norm.L2 and samples is None
-        if keep is None and by_client_on_l2 and "keep" not in candidate.uses:
+        if coordinates is None and by_client_on_l2 and "coordinates" not in candidate.uses:
             ways.append((name, "auto"))
     calibrate_way: Callable[..., Alternative] = _alternative
     if account is not None:  # the results of a caller's account are not cached
@@ -259,7 +259,7 @@ def alternatives(
 @lru_cache(maxsize=256)
 def _alternative(
     name: str,
-    keep: int | str | None,
+    coordinates: int | str | None,
     ball: Ball,
     target: Target,
     samples: int | None,
@@ -267,11 +267,16 @@ def _alternative(
 ) -> Alternative:
     try:
         calibration = calibrate(
-            name, ball=ball, **target.keywords(), samples=samples, keep=keep, account=account
+            name,
+            ball=ball,
+            **target.keywords(),
+            samples=samples,
+            coordinates=coordinates,
+            account=account,
         )
     except QuietbitError as error:
-        return Alternative(name, keep, None, str(error))
-    return Alternative(name, keep, calibration)
+        return Alternative(name, coordinates, None, str(error))
+    return Alternative(name, coordinates, calibration)
 
 
 def smallest_of_the_best(errors: Sequence[float], sizes: Sequence[int]) -> int:
@@ -302,7 +307,7 @@ def _chosen(ways: Sequence[Alternative], target: Target) -> Calibration:
         raise InvalidParameter(message, name="epsilon", value=target.epsilon)
     sizes = [calibration.mechanism.layout.size for calibration in calibrations]
     errors = [
-        expectation(calibration.mechanism, cohort=1).loudness ** 2 for calibration in calibrations
+        forecast(calibration.mechanism, cohort=1).loudness ** 2 for calibration in calibrations
     ]
     index = smallest_of_the_best(errors, sizes)
     best = calibrations[index]

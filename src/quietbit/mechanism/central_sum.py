@@ -94,7 +94,7 @@ def calibrate_sum(
     design_epsilon: float | None = None,
     decoder: Decoder = UNBIASED,
     rotate: bool | None = None,
-    keep: int | str | None = None,
+    coordinates: int | str | None = None,
     mean_norm: float | None = None,
     account: Callable[[Mechanism], Guarantee] | None = None,
 ) -> SumCalibration:
@@ -113,7 +113,7 @@ def calibrate_sum(
         design_epsilon: of each bit; chosen by default. Beta is solved for, and inputs are clamped.
         decoder: which values codes stand for.
         rotate: whether updates in an L2 ball are rotated first: they are unless this is False.
-        keep: how many rotated coordinates all clients keep, a power of two, or ``auto``; all by
+        coordinates: how many rotated ones all clients keep, a power of two, or ``auto``; all by
             default.
         mean_norm: assumed or measured norm of the mean update, for the projection's error; the
             radius by default.
@@ -137,9 +137,9 @@ def calibrate_sum(
     else:
         norm = check_real(mean_norm, "mean_norm", at_most=ball.radius)
     rotated = wants_rotation(ball, rotate)
-    if keep is not None:
+    if coordinates is not None:
         check_norm(ball, Norm.L2, "where coordinates are kept")
-        if keep == "auto":
+        if coordinates == "auto":
             dense = calibrate_sum(
                 ball=ball,
                 **target.keywords(),
@@ -149,8 +149,8 @@ def calibrate_sum(
                 rotate=rotate,
                 account=account,
             )
-            keep = fewest_kept(dense.squared_error / norm**2, ball.dimension)
-        size = check_int(keep, "keep", 1, padded_size(ball.dimension))
+            coordinates = fewest_kept(dense.squared_error / norm**2, ball.dimension)
+        size = check_int(coordinates, "coordinates", 1, padded_size(ball.dimension))
         code_ball = Ball(ball.norm, ball.radius, size)
         rotation = None  # rows are taken from updates that are rotated already
         farthest = math.sqrt(size) / DEVIATIONS
@@ -202,7 +202,7 @@ def calibrate_sum(
     codes = build(beta)
     mechanism: InterpolatedMVU | Projected = codes
     projection_error = 0.0
-    if keep is not None:
+    if coordinates is not None:
         mechanism = Projected(codes, ball, rows=0)
         projection_error = mechanism.projection_error(norm)
     response = mechanism.error().response
@@ -219,6 +219,6 @@ def calibrate_sum(
         clamped_at=code_ball.radius / max(beta, 1.0),
         saturated=beta >= MAX_BETA,
         response=response,
-        mean_norm=0.0 if keep is None else norm,
+        mean_norm=0.0 if coordinates is None else norm,
         projection_error=projection_error,
     )

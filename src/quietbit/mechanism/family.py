@@ -71,7 +71,7 @@ class Choices:
     clamp: bool | None = None
     decoder: str | None = None
     design: Design | None = None
-    keep: int | str | None = None
+    coordinates: int | str | None = None
     rotate: bool | None = None
     rows: str | None = field(default=None)
     rotated: bool = False

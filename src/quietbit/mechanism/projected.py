@@ -278,17 +278,19 @@ class _Shared(RowsAccumulator):
         return array_reader(self.mechanism.unproject(self.kept(count)))
 
 
-def project(ball: Ball, keep: int | str, calibrated: Callable[[Ball], Mechanism]) -> Projected:
-    """Return ``calibrated(k-ball)`` on k = ``keep`` rotated coordinates of updates in the ball.
+def project(
+    ball: Ball, coordinates: int | str, calibrated: Callable[[Ball], Mechanism]
+) -> Projected:
+    """Return ``calibrated(k-ball)`` on k rotated coordinates of updates in the ball.
 
     ``auto`` is the smallest k whose projection adds at most 1 % to the error, and at least 64, for
     the second clip.
     """
     check_norm(ball, Norm.L2, "where coordinates are kept")
     padded = padded_size(ball.dimension)
-    if keep == "auto":
+    if coordinates == "auto":
         dense = calibrated(Ball(Norm.L2, ball.radius, padded))
         fewest = fewest_kept(dense.error().squared / ball.radius**2, ball.dimension)
-        keep = max(fewest, min(64, padded))
-    count = check_int(keep, "keep", 1, padded)
+        coordinates = max(fewest, min(64, padded))
+    count = check_int(coordinates, "coordinates", 1, padded)
     return Projected(calibrated(Ball(Norm.L2, ball.radius, count)), ball)

@@ -278,7 +278,7 @@ def check_rotated(value: Any) -> Ball:
 
 def check_keep(value: Any, most: int = MOST_ROWS) -> int:
     """Return a number of rows, a power of two up to ``most``: all rows are kept equally often."""
-    return _power_of_two(value, "keep", most)
+    return _power_of_two(value, "coordinates", most)
 
 
 def check_rows(value: Any) -> int | None:

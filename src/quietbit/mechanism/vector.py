@@ -136,7 +136,7 @@ class VectorMVU(Rowed, Designed, RoughMoments):
         """Refuse a profile that cannot be sampled, and a number of rows that cannot be kept."""
         profile = self.profile
         require(isinstance(profile, Profile), "profile", type(profile).__name__, "a Profile")
-        check_int(self.keep, "keep", 1, min(MOST_KEPT, self.padded))
+        check_int(self.keep, "coordinates", 1, min(MOST_KEPT, self.padded))
         require(profile.gain_lower > 0, "gain of the profile", profile.gain_lower, "positive")
         smallest = float(profile.levels[0])
         least = profile.largest * SMALLEST_RATIO
@@ -148,7 +148,7 @@ class VectorMVU(Rowed, Designed, RoughMoments):
         require(steep <= MOST_TRIES, "largest level of the profile", steep, rule, remedy)
         limit = MOST_NORMALS / profile.largest
         rule = f"at most {limit:.0f}, for {MOST_NORMALS:,} normals per release"
-        require(self.keep * profile.largest <= MOST_NORMALS, "keep", self.keep, rule)
+        require(self.keep * profile.largest <= MOST_NORMALS, "coordinates", self.keep, rule)
 
     designed = passed_on("profile")
 
@@ -240,7 +240,7 @@ class VectorMVU(Rowed, Designed, RoughMoments):
     def sampling_error(self) -> tuple[float, float]:
         """Return slack and lost mass, each rounded up."""
         fits = inner_error_upper(self.keep) <= BLUR
-        require(fits, "keep", self.keep, "small enough for the account's blur")
+        require(fits, "coordinates", self.keep, "small enough for the account's blur")
         largest = self.profile.largest
         smallest = float(self.profile.levels[0])
         slack = 2 * (2.0**-50 + largest * 2.0**-63 / smallest) + 1.01 * largest * self.law_error
@@ -399,7 +399,7 @@ class _Family(Family):
     """The vector mechanism: its profile is designed for target, releases and adjacency."""
 
     name: str = "vmvu"
-    uses: tuple[str, ...] = ("keep", "rows")
+    uses: tuple[str, ...] = ("coordinates", "rows")
     strength: str = "design_epsilon"
 
     def given(self, ball: Ball, strength: float, choices: Choices) -> VectorMVU:
@@ -447,7 +447,7 @@ class _Family(Family):
 
 def _with_rows(profile: Profile, ball: Ball, choices: Choices) -> VectorMVU:
     """Return the mechanism of a profile that keeps the chosen rows."""
-    keep = choices.keep
+    keep = choices.coordinates
     if keep is None or keep == "auto":
         keep = fewest_coordinates(1 / profile.gain_lower**2, ball.dimension)
     rows = 0 if choices.rows == SHARED else None

@@ -245,7 +245,7 @@ class PrivateReceiver(Filter):  # type: ignore[misc]
                 run.mechanism(model.layout.dimension, 1)
             clients = len(engine.get_clients())
             planned = rounds if isinstance(rounds, int) else self._plan.releases
-            run.outlook(asked=clients, nodes=clients, rounds=planned or 1)
+            run.forecast(asked=clients, nodes=clients, rounds=planned or 1)
             job = _Job(name, Exchanges(run))
             engine.get_clients = partial(job.clients, engine.get_clients)
             _JOBS[engine] = job

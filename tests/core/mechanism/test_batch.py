@@ -39,7 +39,7 @@ def one_bit(expected: int, rate: float, keep: int | None = None) -> PoissonBatch
             delta=1e-5,
             adjacency="zero-out",
             samples=expected,
-            keep=keep,
+            coordinates=keep,
             releases=200,
         ).mechanism,
         expected,

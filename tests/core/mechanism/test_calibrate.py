@@ -181,7 +181,7 @@ def test_pure_targets() -> None:
         ({"mechanism": "gaussian", "ball": L1}, "norm of the ball"),
         ({"epsilon": 1e-9, "releases": 10**6}, "epsilon"),
         ({"rows": "shared"}, "rows"),
-        ({"rows": "mine", "keep": 8}, "rows"),
+        ({"rows": "mine", "coordinates": 8}, "rows"),
         ({"local_steps": 3}, "local_steps"),
         ({"sampling_rate": 0.1}, "samples"),
     ],

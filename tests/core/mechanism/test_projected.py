@@ -35,7 +35,7 @@ NAMES = ("imvu", "gaussian", "sign", "skellam", "mvu")
 
 
 def projected(name: str = "imvu", keep: int | str = KEEP) -> Any:
-    return calibrate(name, ball=BALL, keep=keep, **GIVEN).mechanism
+    return calibrate(name, ball=BALL, coordinates=keep, **GIVEN).mechanism
 
 
 class Spy(Wrapper):
@@ -166,7 +166,7 @@ def test_sums_of_kept_coordinates_have_the_account_of_the_sum_and_decode_to_the_
         "adjacency": "zero-out",
         "clients": 100,
     }
-    found = calibrate_sum(**given, keep=256, mean_norm=0.5)
+    found = calibrate_sum(**given, coordinates=256, mean_norm=0.5)
     dense = calibrate_sum(**{**given, "ball": Ball(Norm.L2, 2.0, 256)})
     assert found.guarantee == dense.guarantee
     assert found.projection_error == pytest.approx(0.25 / 256 * (1 - 256 / 1024))
@@ -194,7 +194,7 @@ def test_the_squared_error_of_sums_is_that_of_sums(length: float) -> None:
         "adjacency": "zero-out",
         "clients": 100,
     }
-    found = calibrate_sum(**given, keep=256, mean_norm=length)
+    found = calibrate_sum(**given, coordinates=256, mean_norm=length)
     mechanism: Any = found.mechanism
     rng, errors = np.random.default_rng(8), []
     for number in range(150):
@@ -213,7 +213,7 @@ def test_the_squared_error_of_sums_is_that_of_sums(length: float) -> None:
 
 @pytest.mark.parametrize("keep", [0, 3, 2048, "few", 1.5])
 def test_numbers_that_cannot_be_kept_are_refused(keep: Any) -> None:
-    with refuses("keep"):
+    with refuses("coordinates"):
         projected(keep=keep)
     with refuses("norm of the ball", "l1"):
         calibrate(
@@ -222,7 +222,7 @@ def test_numbers_that_cannot_be_kept_are_refused(keep: Any) -> None:
             epsilon=1.0,
             delta=0.0,
             adjacency="zero-out",
-            keep=16,
+            coordinates=16,
         )
 
 
@@ -233,7 +233,7 @@ def test_rotated_coordinates_are_cut_where_that_sharpens_the_account(
     """Beside the Gaussian's error; the account is the inner mechanism's own, of inputs that are
     cut.
     """
-    found = calibrate("imvu", ball=BALL, keep=keep, **GIVEN)
+    found = calibrate("imvu", ball=BALL, coordinates=keep, **GIVEN)
     mechanism: Any = found.mechanism
     assert mechanism.inner.error().squared < most * found.gaussian_squared_error
     assert mechanism.inner.clamp == (keep > 64)
@@ -251,7 +251,7 @@ def test_a_ball_of_which_only_some_updates_could_be_rotated_is_refused_whole(rad
     tell which it was.
     """
     with refuses("radius"):
-        calibrate("imvu", ball=Ball(Norm.L2, radius, DIMENSION), keep=KEEP, **GIVEN)
+        calibrate("imvu", ball=Ball(Norm.L2, radius, DIMENSION), coordinates=KEEP, **GIVEN)
     with refuses("radius"):
         calibrate("vmvu", ball=Ball(Norm.L2, radius, DIMENSION), **GIVEN)
 
@@ -259,7 +259,9 @@ def test_a_ball_of_which_only_some_updates_could_be_rotated_is_refused_whole(rad
 @pytest.mark.parametrize("radius", [2.0**90, 2.0**-90])
 def test_every_update_of_the_largest_and_smallest_ball_is_sent(radius: float) -> None:
     uplink = Uplink(
-        calibrate("imvu", ball=Ball(Norm.L2, radius, DIMENSION), keep=KEEP, **GIVEN).mechanism
+        calibrate(
+            "imvu", ball=Ball(Norm.L2, radius, DIMENSION), coordinates=KEEP, **GIVEN
+        ).mechanism
     )
     spike, flat = np.zeros(DIMENSION), np.full(DIMENSION, radius)
     spike[3] = radius

@@ -87,7 +87,7 @@ def test_one_sample_moves_what_is_released_by_its_share_and_no_more(
 
 @pytest.mark.parametrize("name", ["imvu", "gaussian", "sign"])
 def test_the_price_is_that_of_the_inner_mechanism_on_its_ball(name: str) -> None:
-    found = calibrate(name, **GIVEN, keep=KEEP, samples=20)
+    found = calibrate(name, **GIVEN, coordinates=KEEP, samples=20)
     dense = calibrate(name, **{**GIVEN, "ball": Ball(Norm.L2, RADIUS, KEEP)}, samples=20)
     mechanism: Any = found.mechanism
     assert isinstance(mechanism, ProjectedSamples)
@@ -99,7 +99,7 @@ def test_the_price_is_that_of_the_inner_mechanism_on_its_ball(name: str) -> None
 
 
 def test_gradients_come_one_by_one_and_means_are_refused() -> None:
-    uplink = Uplink(calibrate("gaussian", **GIVEN, keep=KEEP, samples=2).mechanism)
+    uplink = Uplink(calibrate("gaussian", **GIVEN, coordinates=KEEP, samples=2).mechanism)
     words = CountingWords()
     with refuses("update", "their mean"):
         uplink.send(aligned(), words)
@@ -113,15 +113,15 @@ def test_gradients_come_one_by_one_and_means_are_refused() -> None:
             uplink.send_samples(wrong, words)
     assert words.draws == 0
     with refuses("mechanism", "Projected"):
-        Uplink(calibrate("gaussian", **GIVEN, keep=KEEP).mechanism).send_samples([aligned()])
+        Uplink(calibrate("gaussian", **GIVEN, coordinates=KEEP).mechanism).send_samples([aligned()])
     with refuses("mechanism", "DitheredMVU"):
-        calibrate("mvu", **GIVEN, keep=KEEP, samples=2)
+        calibrate("mvu", **GIVEN, coordinates=KEEP, samples=2)
 
 
 def test_the_mean_of_gradients_is_received() -> None:
     """Eight standard deviations of the noise along the mean."""
     uplink = Uplink(
-        calibrate("gaussian", **{**GIVEN, "epsilon": 1e4}, keep=256, samples=3).mechanism
+        calibrate("gaussian", **{**GIVEN, "epsilon": 1e4}, coordinates=256, samples=3).mechanism
     )
     draw, rng = np.random.default_rng(3), seeded_rng(5)
     gradients = draw.normal(size=(3, DIMENSION)) / 40  # of norm 0.75, inside the ball
@@ -142,7 +142,7 @@ def test_a_run_protects_samples_on_kept_coordinates() -> None:
         epsilon=8.0,
         samples=True,
         cohort=5,
-        keep=16,
+        coordinates=16,
         rng="seeded",
     )
     run = simulate(problem, plan, Training(0.5, 6))
@@ -158,7 +158,7 @@ def test_a_run_protects_samples_on_kept_coordinates() -> None:
         adjacency=Adjacency.ZERO_OUT,
         noise_multiplier=2.0,
         samples=True,
-        keep=16,
+        coordinates=16,
     ).mechanism_for(39, problem.sizes)
     assert isinstance(by_hand, ProjectedSamples)
 
@@ -177,7 +177,7 @@ def test_a_problem_that_shows_no_samples_is_refused() -> None:
         adjacency=Adjacency.ZERO_OUT,
         noise_multiplier=2.0,
         samples=True,
-        keep=16,
+        coordinates=16,
     )
     with refuses("problem", "clusters"):
         simulate(Closed(small_problem(samples=4)), plan, Training(0.5, 1))

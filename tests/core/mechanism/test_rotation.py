@@ -313,7 +313,7 @@ def test_rows_and_signs_say_what_they_lose_too() -> None:
     assert (
         VectorMVU(Profile.from_weights([0.5], [1.0, 4.0]), ball, keep=16_384).error().response == 1
     )
-    kept = calibrate("imvu", ball=ball, epsilon=8.0, keep=4096, **TARGET)
+    kept = calibrate("imvu", ball=ball, epsilon=8.0, coordinates=4096, **TARGET)
     assert 0.98 < kept.error.response < 1
     for noise, low, high in ((5.0, 0.98, 1.0), (0.5, 0.5, 0.7)):
         sign = Sign(Gaussian(ball, noise))

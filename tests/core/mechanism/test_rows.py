@@ -16,7 +16,7 @@ def test_shared_rows_cost_what_own_rows_cost(mechanism, keep, adjacency):
         "delta": 1e-5,
         "adjacency": adjacency,
         "releases": 2,
-        "keep": keep,
+        "coordinates": keep,
     }
     own, shared = (calibrate(mechanism, **given, rows=rows) for rows in ("own", "shared"))
     assert own.guarantee == shared.guarantee

@@ -106,7 +106,7 @@ def test_rows_are_as_few_as_the_noise_allows() -> None:
             assert (1 / keep - 1 / padded) <= 0.01 * noise * (1 + 1e-12)
             assert keep == padded or keep == 1024 or (2 / keep - 1 / padded) > 0.01 * noise
     chosen = calibrate(
-        "vmvu", ball=LARGE, epsilon=1.0, delta=0.0, adjacency=Adjacency.REPLACE_ONE, keep=256
+        "vmvu", ball=LARGE, epsilon=1.0, delta=0.0, adjacency=Adjacency.REPLACE_ONE, coordinates=256
     )
     assert chosen.mechanism.keep == 256  # type: ignore[attr-defined]
 
@@ -119,10 +119,10 @@ def test_rows_are_as_few_as_the_noise_allows() -> None:
         ({"ball": Ball(Norm.L1, 1.0, 8)}, "norm of the ball", "l1"),
         ({"ball": Ball(Norm.L2, 1e-29, 67)}, "radius", 1e-29),
         ({"ball": Ball(Norm.L2, 1e30, 67)}, "radius", 1e30),
-        ({"keep": 3}, "keep", 3),
-        ({"keep": 0}, "keep", 0),
-        ({"keep": 256}, "keep", 256),
-        ({"keep": 2.5}, "keep", 2.5),
+        ({"keep": 3}, "coordinates", 3),
+        ({"keep": 0}, "coordinates", 0),
+        ({"keep": 256}, "coordinates", 256),
+        ({"keep": 2.5}, "coordinates", 2.5),
         ({"rotation_seed": -1}, "rotation_seed", -1),
         (
             {"profile": Profile.from_weights([0.0], [0.0, 1.0])},
@@ -284,5 +284,5 @@ def test_a_mechanism_that_would_keep_a_device_busy_for_hours_is_not_built() -> N
     busy = Profile.from_weights([4.2], [1e-4, 60_000.0])
     assert 1e4 < busy.largest < 1e5
     VectorMVU(busy, Ball(Norm.L2, 1.0, 10**6), 1024)
-    with refuses("keep", 65536):
+    with refuses("coordinates", 65536):
         VectorMVU(busy, Ball(Norm.L2, 1.0, 10**6), 65_536)

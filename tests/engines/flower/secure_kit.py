@@ -27,11 +27,14 @@ CONFIG = {
     "quietbit.adjacency": "zero-out",
     "quietbit.releases": 2,
     "quietbit.trust": "secure-aggregation",
-    "quietbit.masks.server": "honest-but-curious",
-    "quietbit.masks.threshold": 4,
-    "quietbit.masks.honest": 3,
+    "quietbit.secure-aggregation.adversary": "honest-but-curious",
+    "quietbit.secure-aggregation.threshold": 4,
+    "quietbit.secure-aggregation.honest-clients": 3,
 }
-ACTIVE = CONFIG | {"quietbit.masks.server": "active", "quietbit.masks.threshold": 5}
+ACTIVE = CONFIG | {
+    "quietbit.secure-aggregation.adversary": "active",
+    "quietbit.secure-aggregation.threshold": 5,
+}
 NODES = list(range(101, 107))
 SETTINGS = Plan.from_run_config(CONFIG)
 
@@ -61,7 +64,7 @@ class Room(HandGrid):
         }
 
     def send_and_receive(self, messages, *, timeout=None):
-        assert timeout is None or timeout == SETTINGS.masks.timeout
+        assert timeout is None or timeout == SETTINGS.secure_aggregation.timeout
         return [reply for message in messages if (reply := self.carry(message)) is not None]
 
     def carry(self, message, app_of=None):
@@ -81,7 +84,11 @@ class Room(HandGrid):
 
 def strategy_of(config=CONFIG, nodes=6, basis=None):
     be_the_server()
-    members = simulated_members(nodes) if config["quietbit.masks.server"] == "active" else None
+    members = (
+        simulated_members(nodes)
+        if config["quietbit.secure-aggregation.adversary"] == "active"
+        else None
+    )
     inner = FedAvg(min_train_nodes=nodes, min_available_nodes=nodes)
     return PrivateStrategy(inner, config, members=members, basis=basis)
 

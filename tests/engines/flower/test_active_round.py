@@ -290,7 +290,7 @@ def test_the_directory_goes_with_the_setting():
 
 
 KEPT = {name: value for name, value in ACTIVE.items() if name != "quietbit.releases"} | {
-    "quietbit.mechanism.keep": 16,
+    "quietbit.mechanism.coordinates": 16,
     "quietbit.mechanism.design-epsilon": 0.5,
     "quietbit.epsilon": 50.0,
 }

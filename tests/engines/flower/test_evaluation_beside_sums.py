@@ -26,7 +26,11 @@ LYING = ACTIVE | ASKS
 
 def strategy_of(config, nodes=6):
     be_the_server()
-    members = simulated_members(nodes) if config["quietbit.masks.server"] == "active" else None
+    members = (
+        simulated_members(nodes)
+        if config["quietbit.secure-aggregation.adversary"] == "active"
+        else None
+    )
     inner = FedAvg(min_train_nodes=nodes, min_available_nodes=nodes, min_evaluate_nodes=nodes)
     return PrivateStrategy(inner, config, members=members)
 

@@ -10,7 +10,7 @@ pytest.importorskip("flwr", reason="needs the flower extra")
 from engines.flower.kit import CONFIG, DIMENSION, RUN, Federation, model
 from quietbit.node.request import run_name
 
-SCOUTED = {**CONFIG, "quietbit.scouts.every": 2, "quietbit.releases": 6}
+SCOUTED = {**CONFIG, "quietbit.adaptive-clip.every": 2, "quietbit.releases": 6}
 pytestmark = pytest.mark.filterwarnings("ignore::quietbit.flower.SeededRngWarning")
 
 

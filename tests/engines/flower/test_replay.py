@@ -40,7 +40,7 @@ CONFIG = {
     "quietbit.epsilon": 1000.0,
     "quietbit.adjacency": "zero-out",
     "quietbit.mechanism.design-epsilon": 2.0,
-    "quietbit.mechanism.keep": 64,
+    "quietbit.mechanism.coordinates": 64,
     "quietbit.replay": True,
     "quietbit.local-arrays": "counter",
 }
@@ -137,7 +137,7 @@ def same(one, two):
             {
                 "quietbit.mechanism.design-epsilon": None,
                 "quietbit.releases": 4,
-                "quietbit.scouts.every": 2,
+                "quietbit.adaptive-clip.every": 2,
             },
         ),
     ],
@@ -380,7 +380,7 @@ def test_kill_9_while_saving_leaves_a_whole_model(tmp_path):
     "config", [secure_kit.CONFIG, pytest.param(secure_kit.ACTIVE, marks=pytest.mark.long)]
 )
 def test_masked_sums_are_replayed_too(config):
-    config = config | {"quietbit.mechanism.keep": 16, "quietbit.replay": True}
+    config = config | {"quietbit.mechanism.coordinates": 16, "quietbit.replay": True}
     config["quietbit.epsilon"] = 20.0  # to calibrate sums to a small one takes seconds
     room, seen = secure_kit.Room(config=config), {}
     shown = room.carry

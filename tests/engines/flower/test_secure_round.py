@@ -124,7 +124,7 @@ def test_ledger_and_report_name_the_trust_and_whom_they_count_on():
         3,
     )
     assert values["guarantee"]["epsilon_upper"] == two
-    assert values["settings"]["quietbit.masks.threshold"] == 4
+    assert values["settings"]["quietbit.secure-aggregation.threshold"] == 4
     assert str(report).splitlines()[-1].endswith("It counts on 3 honest clients in every sum.")
 
 

@@ -252,7 +252,7 @@ QUESTIONS = {
     "no weights": lambda task: task.pop("DXO"),
     "another kind": lambda task: task["DXO"].update(kind=DataKind.WEIGHT_DIFF),
     "masked sums": lambda task: task["quietbit"]["settings"].update(
-        {"quietbit.trust": "secure-aggregation", "quietbit.masks.threshold": 2}
+        {"quietbit.trust": "secure-aggregation", "quietbit.secure-aggregation.threshold": 2}
     ),
 }
 

@@ -27,7 +27,7 @@ CONFIG = {
     "quietbit.epsilon": 60.0,
     "quietbit.adjacency": "zero-out",
     "quietbit.releases": ROUNDS,
-    "quietbit.mechanism.keep": KEEP,
+    "quietbit.mechanism.coordinates": KEEP,
     "quietbit.replay": True,
 }
 NAMES = ("site-1", "site-2")

@@ -340,7 +340,11 @@ def test_a_task_past_the_filters_ends_the_job_and_nothing_of_it_is_passed_on(eve
     "given",
     [
         {},
-        {**CONFIG, "quietbit.trust": "secure-aggregation", "quietbit.masks.threshold": 2},
+        {
+            **CONFIG,
+            "quietbit.trust": "secure-aggregation",
+            "quietbit.secure-aggregation.threshold": 2,
+        },
         {**CONFIG, "quietbit.odd": 1},
         {**CONFIG, "quietbit.participation": "secret-order"},
     ],
@@ -437,6 +441,6 @@ def test_patterns_are_refused(recipe, tasks):
 
 
 def test_masked_sums_are_refused(recipe):
-    sums = {"masks.threshold": 2, "masks.server": "honest-but-curious"}
+    sums = {"secure-aggregation.threshold": 2, "secure-aggregation.adversary": "honest-but-curious"}
     with pytest.raises(InvalidParameter, match="sees every release"):
         add_privacy(recipe, CONFIG | {f"quietbit.{key}": value for key, value in sums.items()})

@@ -52,7 +52,7 @@ REPLAY = {
     "quietbit.epsilon": 100.0,
     "quietbit.adjacency": "zero-out",
     "quietbit.mechanism.design-epsilon": 2.0,
-    "quietbit.mechanism.keep": 64,
+    "quietbit.mechanism.coordinates": 64,
     "quietbit.replay": True,
 }
 
@@ -325,7 +325,9 @@ def test_scouts_move_the_clip_towards_the_updates(
     monkeypatch.setattr("quietbit.federation.moving_clip.SURE", 0.0)
     monkeypatch.setattr("quietbit.federation.moving_clip.RISE", 1e12)
     config = {**CONFIG, "quietbit.mechanism": "gaussian", "quietbit.epsilon": 1e5}
-    federation = adapter({**config, "quietbit.scouts.every": 2, "quietbit.releases": 6}, app, 8)
+    federation = adapter(
+        {**config, "quietbit.adaptive-clip.every": 2, "quietbit.releases": 6}, app, 8
+    )
     for _ in range(6):
         federation.play()
     moved = clips(federation)
@@ -337,7 +339,7 @@ def test_the_clip_of_a_round_follows_from_the_scouts_before_who_send_no_update(
 ) -> None:
     monkeypatch.setattr("quietbit.federation.moving_clip.SURE", 0.0)
     monkeypatch.setattr("quietbit.federation.moving_clip.RISE", 1e12)
-    config = {**CONFIG, "quietbit.scouts.every": 3, "quietbit.releases": 7}
+    config = {**CONFIG, "quietbit.adaptive-clip.every": 3, "quietbit.releases": 7}
     federation = engine(config, nodes=6)
     moving = MovingClip.from_start(1.0, quantile=0.5)
     for _ in range(7):
@@ -366,7 +368,7 @@ def test_the_clip_of_a_round_follows_from_the_scouts_before_who_send_no_update(
 
 
 def test_scouts_send_no_update_and_answers_cost_what_updates_do(engine: Any) -> None:
-    config = {**CONFIG, "quietbit.scouts.every": 2, "quietbit.releases": 4}
+    config = {**CONFIG, "quietbit.adaptive-clip.every": 2, "quietbit.releases": 4}
     federation = engine(config, nodes=4)
     scouted = 0
     for _ in range(3):

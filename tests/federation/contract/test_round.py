@@ -31,7 +31,9 @@ WEIGHTS = np.linspace(-1, 1, DIMENSION).astype(np.float32)
 GIVEN: dict[str, Any] = {"adjacency": "zero-out", "epsilon": 40.0, "releases": 8}
 ADAPTIVE: dict[str, Any] = {**GIVEN, "clip": 1.0, "mode": "adaptive"}
 PLAIN = flat_plan("imvu", **ADAPTIVE)
-SUMS = flat_plan("imvu", **ADAPTIVE, masks={"threshold": 3, "server": "honest-but-curious"})
+SUMS = flat_plan(
+    "imvu", **ADAPTIVE, secure_aggregation={"threshold": 3, "adversary": "honest-but-curious"}
+)
 
 
 class Answer:
@@ -233,15 +235,15 @@ def test_a_sum_goes_on_without_those_who_fall_silent() -> None:
 @pytest.mark.parametrize("masked", [False, True])
 def test_scouts_answer_beside_a_round_in_the_same_trip(masked: bool) -> None:
     """They are asked in one trip, in a round of their own, whose answers are in no mean."""
-    masks = {"threshold": 3, "server": "honest-but-curious"} if masked else None
-    plan = flat_plan("imvu", **{**ADAPTIVE, "every": 3}, masks=masks)
+    sums = {"threshold": 3, "adversary": "honest-but-curious"} if masked else None
+    plan = flat_plan("imvu", **{**ADAPTIVE, "every": 3}, secure_aggregation=sums)
     room = Room(plan)
     seen = 0
     for number in range(1, 9):
         current = room.open(number)
         room.play(current)
         trip = all_asks(room)[-1]
-        beside: set[Any] = set().union(*(side.answered for side in current.beside))
+        beside: set[Any] = set().union(*(side.answered for side in current.side_rounds))
         assert not current.answered & beside
         fits = not masked or len(NODES) - len(beside) >= 3
         assert {asked.node for asked in trip.requests} == (set(NODES) if fits else beside)
@@ -257,8 +259,8 @@ def test_scouts_answer_beside_a_round_in_the_same_trip(masked: bool) -> None:
 
 @pytest.mark.parametrize("masked", [False, True])
 def test_an_evaluation_is_a_round_that_takes_no_step(masked: bool) -> None:
-    masks = {"threshold": 3, "server": "honest-but-curious"} if masked else None
-    plan = flat_plan("imvu", **ADAPTIVE, masks=masks, evaluate={"epsilon": 1.0})
+    sums = {"threshold": 3, "adversary": "honest-but-curious"} if masked else None
+    plan = flat_plan("imvu", **ADAPTIVE, secure_aggregation=sums, evaluate={"epsilon": 1.0})
     room = Room(plan)
     answers = room.run.open_answers(1)
     answers.start([Asked(node, carries_model=False) for node in NODES])

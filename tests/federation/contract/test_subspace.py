@@ -130,7 +130,7 @@ REPLAYED = {
     "quietbit.epsilon": 60.0,
     "quietbit.adjacency": "zero-out",
     "quietbit.releases": 6,
-    "quietbit.mechanism.keep": 32,
+    "quietbit.mechanism.coordinates": 32,
     "quietbit.replay": True,
 }
 
@@ -203,7 +203,7 @@ def test_nvflare_sites_that_replay_rounds_have_the_servers_bits(tmp_path: Path) 
 
     config = CONFIG | {
         "quietbit.local-arrays": "count",
-        "quietbit.mechanism.keep": 32,
+        "quietbit.mechanism.coordinates": 32,
         "quietbit.subspace": size,
     }
     workflow = Workflow(config, folder=tmp_path)
@@ -229,7 +229,7 @@ def test_local_rounds_that_are_replayed_end_where_others_do() -> None:
     runs = []
     for replay in (True, None):
         rows = None if replay else "shared"
-        plan = flat_plan("vmvu", **given, replay=replay, rows=rows, keep=4, subspace=K)
+        plan = flat_plan("vmvu", **given, replay=replay, rows=rows, coordinates=4, subspace=K)
         runs.append(simulate(problem, plan, Training(0.5, 4), basis=space))
     assert [run.status for run in runs] == ["finished"] * 2
     assert runs[0].parameters == pytest.approx(runs[1].parameters, abs=1e-5)
@@ -238,7 +238,7 @@ def test_local_rounds_that_are_replayed_end_where_others_do() -> None:
 @pytest.mark.parametrize(
     "more",
     [
-        {"quietbit.scouts.every": 2},
+        {"quietbit.adaptive-clip.every": 2},
         {"quietbit.weights.most-examples": 10},
         {"quietbit.evaluate.epsilon": 0.5},
     ],

@@ -76,7 +76,7 @@ def test_a_target_is_met_by_the_sum():
     found = run(mechanism="imvu", trust="secure-aggregation", epsilon=2.0, min_honest_clients=50)
     assert 1.99 < found.guarantee.epsilon_upper <= 2.0
     assert found.guarantee.trust is Trust.SECURE_AGGREGATION
-    assert found.plan.masks.honest == 50
+    assert found.plan.secure_aggregation.honest_clients == 50
     assert (
         found.bytes_per_client == 24 + ((39 + 11) * 6 + 7) // 8
     )  # sums of 60 ones need 6 bits; 11 guard them

@@ -18,7 +18,7 @@ GIVEN = {
     "cohort": 20,
     "rng": "seeded",
     "seed": 3,
-    "keep": 8,
+    "coordinates": 8,
 }
 TRAINING = Training(lr=0.1, rounds=6, momentum=0.5)
 
@@ -55,7 +55,7 @@ def test_bytes_down_are_what_each_client_missed(monkeypatch):
 )
 def test_what_cannot_be_replayed_is_refused(mechanism, given, name):
     with pytest.raises(InvalidParameter) as refusal:
-        flat_plan(mechanism, **{**GIVEN, "keep": None, **given}, replay=True)
+        flat_plan(mechanism, **{**GIVEN, "coordinates": None, **given}, replay=True)
     assert refusal.value.name == name
 
 

@@ -23,7 +23,7 @@ GIVEN: dict[str, Any] = {
     "rng": "seeded",
     "seed": 3,
 }
-REPLAYED: dict[str, Any] = {"design_epsilon": 2.0, "keep": 8, "replay": True}
+REPLAYED: dict[str, Any] = {"design_epsilon": 2.0, "coordinates": 8, "replay": True}
 TRAINING = Training(lr=0.1, rounds=4)
 
 

@@ -72,7 +72,7 @@ def test_an_attacker_who_searches_moves_the_server_as_far_as_stated(
     """Through the server's own decoder, own rows and all: nonce and best seed, along a direction
     of the attacker's.
     """
-    mechanism = found("vmvu", keep=SIZE)
+    mechanism = found("vmvu", coordinates=SIZE)
     assert mechanism.keep == mechanism.padded
     aim = np.random.default_rng(2).normal(size=SIZE)
     aim /= np.linalg.norm(aim)
@@ -123,7 +123,7 @@ def test_a_search_along_rows_of_the_rotation_reaches_as_far_as_stated(
     """The rotation is public: along each row that is kept, and between two of them, 8 times as
     far as on all rows.
     """
-    mechanism = found("vmvu", 4096, keep=SIZE, **({} if rows is None else {"rows": rows}))
+    mechanism = found("vmvu", 4096, coordinates=SIZE, **({} if rows is None else {"rows": rows}))
     if rows is not None:
         mechanism = mechanism.for_round(b"run", 1)
     seeds, normals = draws
@@ -150,7 +150,7 @@ def test_a_search_along_rows_of_the_rotation_reaches_as_far_as_stated(
 
 def test_the_rows_of_few_codes_are_a_direction_too() -> None:
     """All bits alike, on 64 of 4,096 rows: decoded along the rows themselves."""
-    mechanism = found("imvu", 4096, keep=SIZE)
+    mechanism = found("imvu", 4096, coordinates=SIZE)
     body = bytes(mechanism.layout.size - SIZE // 8) + bytes([255]) * (SIZE // 8)
     vector = decoded(mechanism, body)
     assert float(np.linalg.norm(vector)) <= poisoned(mechanism) * 2.0 * (1 + 1e-6)
@@ -158,7 +158,7 @@ def test_the_rows_of_few_codes_are_a_direction_too() -> None:
 
 
 def test_fewer_rows_are_longer() -> None:
-    few, all_rows = found("vmvu", 4096, keep=64), found("vmvu", 4096, keep=4096)
+    few, all_rows = found("vmvu", 4096, coordinates=64), found("vmvu", 4096, coordinates=4096)
     ratio = (
         poisoned(few) * few.profile.gain_lower / (poisoned(all_rows) * all_rows.profile.gain_lower)
     )

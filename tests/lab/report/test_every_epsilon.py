@@ -68,7 +68,7 @@ def drawn(kind: str, seed: int) -> tuple[dict, int]:
     }
     if kind == "scouts":
         config |= {
-            "quietbit.scouts.every": 2,
+            "quietbit.adaptive-clip.every": 2,
             "quietbit.epsilon": 15.0,
             "quietbit.mechanism": "gaussian",
         }
@@ -85,9 +85,12 @@ def drawn(kind: str, seed: int) -> tuple[dict, int]:
         config |= {
             "quietbit.mechanism": "imvu",
             "quietbit.trust": "secure-aggregation",
-            "quietbit.masks.threshold": 4,
+            "quietbit.secure-aggregation.threshold": 4,
         }
-        config |= {"quietbit.masks.server": "honest-but-curious", "quietbit.masks.honest": 3}
+        config |= {
+            "quietbit.secure-aggregation.adversary": "honest-but-curious",
+            "quietbit.secure-aggregation.honest-clients": 3,
+        }
         config |= {"quietbit.adjacency": "zero-out"}
     if kind in ("evaluated", "both") or (kind == "samples" and rng.random() < 0.5):
         answers = rng.randint(1, rounds)
@@ -124,14 +127,16 @@ class Engine:
         self.strategy = PrivateStrategy(FedAvg(**fewest), config)
         nodes = list(range(101, 101 + NODES))
         self.grid = (
-            Room(config=config, nodes=nodes) if self.plan.masks is not None else HandGrid(nodes)
+            Room(config=config, nodes=nodes)
+            if self.plan.secure_aggregation is not None
+            else HandGrid(nodes)
         )
         self.contexts = {node: context(node, place, config) for place, node in enumerate(nodes)}
-        if self.plan.masks is not None:
+        if self.plan.secure_aggregation is not None:
             self.contexts = self.grid.contexts
 
     def carry(self, message, call):
-        if self.plan.masks is not None:
+        if self.plan.secure_aggregation is not None:
             return self.grid.carry(message, call)
         return MOD(message, self.contexts[message.metadata.dst_node_id], call)
 
@@ -155,9 +160,11 @@ class Engine:
         for place in self.contexts.values():
             books = ledger(place)
             epsilon = account_of(
-                books, self.plan.update_target, self.plan.masks.honest if self.plan.masks else 0
+                books,
+                self.plan.update_target,
+                self.plan.secure_aggregation.honest_clients if self.plan.secure_aggregation else 0,
             ).epsilon()
-            if self.plan.evaluation is not None and self.plan.masks is None:
+            if self.plan.evaluation is not None and self.plan.secure_aggregation is None:
                 answers = sum(
                     times
                     for (name, _, _), times in books.counts().items()

@@ -64,8 +64,8 @@ def _epsilon(value: float) -> float:
     return check_real(value, "evaluate.epsilon")
 
 
-def _most(value: float) -> float:
-    return check_real(value, "evaluate.most")
+def _upper_bound(value: float) -> float:
+    return check_real(value, "evaluate.upper_bound")
 
 
 @final
@@ -73,7 +73,7 @@ def _most(value: float) -> float:
 class Evaluate(Section):
     """``[evaluate]``: nodes answer evaluations with one randomised cell each, at ``epsilon``.
 
-    ``metric`` is the app's, a number from 0 to ``most``, or with ``cells`` a list of that many
+    ``metric`` is the app's, a number from 0 to ``upper_bound``, or with ``bins`` a list of as many
     counts. With ``groups`` it is a list of two counts per group, right and wrong. A client answers
     ``releases`` evaluations, as many as it makes updates unless given.
     """
@@ -83,8 +83,8 @@ class Evaluate(Section):
 
     epsilon: float = needed(Real())
     metric: str = "accuracy"
-    most: float = choice(Real(), 1.0)
-    cells: int | None = choice(Whole(2, MOST_CELLS))
+    upper_bound: float = choice(Real(), 1.0)
+    bins: int | None = choice(Whole(2, MOST_CELLS))
     releases: int | None = choice(Whole(1, MAX_RELEASES))
     groups: str | None = choice(Names(MOST_CELLS // 2))
 
@@ -98,9 +98,9 @@ class Evaluate(Section):
         named = isinstance(self.metric, str) and 0 < len(self.metric) <= MOST_LETTERS
         require(named, "evaluate.metric", self.metric, "a name")
         require(
-            self.cells is None or self.groups is None,
-            "evaluate.cells",
-            self.cells,
+            self.bins is None or self.groups is None,
+            "evaluate.bins",
+            self.bins,
             "left out",
             "evaluate.groups has two cells per group",
         )
@@ -119,7 +119,7 @@ class Evaluate(Section):
         """Return the client's half, of a turn that answers about a model."""
         return Answering(terms) if asked == self.title else None
 
-    def assumes(self) -> str:
+    def assumption(self) -> str:
         """Return what the server sees of an evaluation."""
         return "The server sees each randomised answer to an evaluation, at a cost counted in it."
 
@@ -133,8 +133,8 @@ class Evaluate(Section):
         return Evaluation(
             self.epsilon,
             self.metric,
-            self.most,
-            2 * len(self.group_names) or self.cells,
+            self.upper_bound,
+            2 * len(self.group_names) or self.bins,
             1 if releases is None else releases,
             adjacency=plan.adjacency,
             unit=plan.unit,
@@ -162,8 +162,8 @@ class Estimate:
 class Evaluation:
     """A request about a model: the app's ``metric``, at ``epsilon`` per answer of a client.
 
-    A client answers ``releases`` times. The app's number lies between 0 and ``most``; with
-    ``cells``, it is a list of that many counts. The server sees every answer, beside masked sums of
+    A client answers ``releases`` times. The app's number lies between 0 and ``upper_bound``; with
+    ``bins``, it is a list of that many counts. The server sees every answer, beside masked sums of
     updates, too.
 
     >>> asked = Evaluation(0.5, adjacency="replace-one")
@@ -173,8 +173,8 @@ class Evaluation:
 
     epsilon: float = field(converter=_epsilon)
     metric: str = "accuracy"
-    most: float = field(default=1.0, converter=_most)
-    cells: int | None = None
+    upper_bound: float = field(default=1.0, converter=_upper_bound)
+    bins: int | None = None
     releases: int = field(default=1, converter=check_releases)
     adjacency: Adjacency = field(kw_only=True, converter=Adjacency)
     unit: Unit = field(default=Unit.CLIENT, kw_only=True)
@@ -186,7 +186,7 @@ class Evaluation:
         which = Adjacency.REPLACE_ONE if self.unit is Unit.SAMPLE else self.adjacency
         named = isinstance(self.metric, str) and 0 < len(self.metric) <= MOST_LETTERS
         require(named, "evaluate.metric", self.metric, "a name")
-        cells = 2 if self.cells is None else check_int(self.cells, "evaluate.cells", 2, MOST_CELLS)
+        cells = 2 if self.bins is None else check_int(self.bins, "evaluate.bins", 2, MOST_CELLS)
         return RandomisedResponse.within(self.epsilon, cells, which)
 
     @property
@@ -215,27 +215,27 @@ class Evaluation:
         The numbers themselves are private, and are in no message.
         """
         numbers = np.atleast_1d(np.asarray(value, dtype=np.float64))
-        size = 1 if self.cells is None else self.cells
+        size = 1 if self.bins is None else self.bins
         metric = f"{self.metric} of the app"
         require(numbers.shape == (size,), f"shape of {metric}", numbers.shape, f"({size},)")
         require(bool(np.isfinite(numbers).all()), metric, "a NaN or an infinity", "finite")
-        if self.cells is None:
-            share = min(max(float(numbers[0]) / self.most, 0.0), 1.0)
+        if self.bins is None:
+            share = min(max(float(numbers[0]) / self.upper_bound, 0.0), 1.0)
             return np.array([1.0 - share, share])
         counts = np.maximum(numbers, 0.0)
         return counts / max(math.fsum(counts), np.finfo(np.float64).tiny)
 
     def metric_of(self, mean: Sequence[float] | FloatVector) -> float | list[float]:
         """Return the metric of decoded shares, or the share of every cell."""
-        if self.cells is None:
-            return self.most * float(mean[1])
+        if self.bins is None:
+            return self.upper_bound * float(mean[1])
         return [float(share) for share in mean]
 
     def estimates(self, mean: Sequence[float] | FloatVector, answers: int) -> tuple[Estimate, ...]:
         """Return the estimates from the decoded mean of answers: the metric, or one per cell."""
         cells = range(1, 2)
-        if self.cells is not None:
-            cells = range(self.cells)
+        if self.bins is not None:
+            cells = range(self.bins)
         return tuple(self._estimate(float(mean[cell]), answers) for cell in cells)
 
     def says_little(self, estimates: Sequence[Estimate]) -> bool:
@@ -250,7 +250,7 @@ class Evaluation:
     @property
     def _unit(self) -> float:
         """The largest value that an estimate can have."""
-        return self.most if self.cells is None else 1.0
+        return self.upper_bound if self.bins is None else 1.0
 
     def _estimate(self, share: float, answers: int) -> Estimate:
         unit = self._unit

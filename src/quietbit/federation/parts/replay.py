@@ -84,7 +84,7 @@ class Replay(Section):
         """Require a mechanism that keeps few coordinates: a broadcast has those of a round."""
         few = plan.mechanism.keeps_few and not plan.central
         rule = "left out unless few coordinates are kept"
-        remedy = "choose vmvu, or set mechanism.keep"
+        remedy = "choose vmvu, or set mechanism.coordinates"
         require(few, "replay", True, rule, remedy)
 
     @property
@@ -242,7 +242,7 @@ class Replaying(Part):
     def close(self, closed: Closed) -> Mapping[str, Any]:
         """Note which nodes have the round's model now, and which could not replay it."""
         if self._leader is not None:
-            rounds = (closed, *closed.beside)
+            rounds = (closed, *closed.side_rounds)
             answered = [node for member in rounds for node in member.answered]
             needing = [node for member in rounds for node in member.needing]
             self._leader.heard(answered, needing)

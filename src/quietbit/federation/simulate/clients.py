@@ -242,7 +242,7 @@ class ClientSide:
         fits = ball.dimension == problem.dimension
         require(fits, "dimension of the ball", ball.dimension, rule)
         # Only the mechanism clips to a clip that moves: scouts answer for the update as it was.
-        fits = self._plan.scouts is not None or ball.radius >= steps.clip
+        fits = self._plan.adaptive_clip is not None or ball.radius >= steps.clip
         require(fits, "radius of the ball", ball.radius, f"at least {steps.clip}, the clip")
         rule = f"{steps.norm.value}, the clip's"
         require(ball.norm is steps.norm, "norm of the ball", ball.norm.value, rule)

@@ -32,7 +32,7 @@ from quietbit.federation.layout import named_arrays
 from quietbit.federation.messages import ENCLOSED, MODEL, SPEED, Asked, Node
 from quietbit.federation.part import Model, Part, Scope, lifted
 from quietbit.federation.participation import releases_per_client
-from quietbit.federation.parts.scouts import Scouting
+from quietbit.federation.parts.adaptive_clip import Scouting
 from quietbit.federation.parts.subspace import Basis
 from quietbit.federation.plan import Plan
 from quietbit.federation.record import Counts
@@ -241,7 +241,7 @@ def _answer(current: Round, side: ClientSide, parameters: Rows, run: Run | None)
                 if run.plan.replay is not None:
                     run.replayed_bytes = (run.replayed_bytes or 0) + model_bytes
         nodes = [asked.node for asked in ask.requests]
-        for member in (*current.beside, current):
+        for member in (*current.side_rounds, current):
             own = [node for node in nodes if current.of(node) is member]
             for reply in side.replies(member.scope, own, parameters):
                 current.take(reply)
@@ -291,7 +291,7 @@ def _section_parts(plan: Plan, basis: Basis | None) -> list[Part]:
     require(fits, "basis", type(basis).__name__, "left out without a subspace in the plan")
     parts = []
     for section in plan.sections:
-        if section is not plan.masks:
+        if section is not plan.secure_aggregation:
             resource = basis if section is plan.subspace else None
             part = section.part(plan, getLogger("quietbit").log, resource)
             if part is not None:

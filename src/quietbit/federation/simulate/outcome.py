@@ -10,7 +10,7 @@ from quietbit.federation.costs import ClientCosts
 from quietbit.federation.plan import Plan
 from quietbit.federation.simulate.problem import Rows, Score, Training
 from quietbit.mechanism.base import Mechanism
-from quietbit.mechanism.expectation import Expectation, expectation
+from quietbit.mechanism.forecast import Forecast, forecast
 from quietbit.privacy.guarantee import Guarantee
 from quietbit.wire.uplink import effective, weight_of
 
@@ -81,7 +81,7 @@ class Run:
         return self.account.spread(self.plan.delta)
 
     @property
-    def expected(self) -> Expectation | None:
+    def expected(self) -> Forecast | None:
         """What was to be expected of the rounds so far; None without noise or rounds."""
         if self.mechanism is None or self.account is None or not self.rounds:
             return None
@@ -91,6 +91,6 @@ class Run:
         if plan.weights is not None:
             weights = (weight_of(size, plan.weights.most_examples) for size in sizes)
             cohort = max(1, round(cohort * effective(weights) / len(sizes)))
-        return expectation(
+        return forecast(
             self.mechanism, cohort=cohort, rounds=self.rounds, clients=len(sizes), trust=plan.trust
         )

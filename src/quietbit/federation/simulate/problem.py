@@ -114,7 +114,7 @@ class Training:
     def local(self, plan: Plan) -> LocalPlan:
         """Return what clients do with their data before anything is randomised."""
         # A clip that moves is the mechanism's own to apply, which must see how long the update was.
-        clip = plan.clip if plan.scouts is None else MAX_CLIP
+        clip = plan.clip if plan.adaptive_clip is None else MAX_CLIP
         return LocalPlan(plan.mechanism.norm, clip, plan.unit, self.local_steps, self.local_rate)
 
     def evaluated(self, number: int) -> bool:

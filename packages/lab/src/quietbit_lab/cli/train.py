@@ -66,7 +66,10 @@ OF_PLAN = (
     option("bits", int, "Bits per parameter."),
     option("levels", int, "Levels of the design (imvu, mvu)."),
     option(
-        "keep", str, "Rotated coordinates that a client keeps, a power of two.", metavar="K|auto"
+        "coordinates",
+        str,
+        "Rotated coordinates that a client keeps, a power of two.",
+        metavar="K|auto",
     ),
     option(
         "downlink",
@@ -199,8 +202,8 @@ def _settings(given: dict[str, Any]) -> dict[str, Any]:
             remedy = "add --adjacency zero-out or --adjacency replace-one"
             raise InvalidParameter.of("adjacency", "given", None, remedy)
         values["adjacency"] = "zero-out"  # there is no guarantee that it could be part of
-    if given["keep"] is not None and given["keep"].isdigit():
-        values["keep"] = int(given["keep"])
+    kept = values.pop("coordinates")
+    values["keep"] = int(kept) if kept is not None and kept.isdigit() else kept
     values["rng"] = given["rng"] or ("secure" if given["seed"] is None else "seeded")
     values["seed"] = secrets.randbits(32) if given["seed"] is None else given["seed"]
     values["clip"] = number_or_word(given["clip"])

@@ -122,7 +122,9 @@ def _record(saved: Mapping[str, Any]) -> dict[str, Any]:
         "points": points,
         "guarantee": saved["guarantee"],
         "mode": settings.mode,
-        "server": None if settings.masks is None else settings.masks.server,
+        "server": None
+        if settings.secure_aggregation is None
+        else settings.secure_aggregation.adversary,
         "nodes": len(saved.get("nodes") or ()),
         "groups": groups_of_run(settings, saved.get("evaluations") or ()),
         "bytes_per_client": round(sent / replies) if replies else None,

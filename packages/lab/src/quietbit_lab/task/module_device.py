@@ -33,7 +33,11 @@ Tensor: TypeAlias = Any
 def fits_networks(setting: Setting) -> bool:
     """Return whether a setting is at sample level, local, one step, L2."""
     plan = setting.plan
-    plain = plan.trust is Trust.LOCAL and plan.mechanism.keep is None and plan.scouts is None
+    plain = (
+        plan.trust is Trust.LOCAL
+        and plan.mechanism.coordinates is None
+        and plan.adaptive_clip is None
+    )
     sample = (
         plan.unit is Unit.SAMPLE
         and plan.mechanism.norm is Norm.L2

@@ -55,7 +55,7 @@ def spectrum(
     Args:
         gradients: public ones, a row each, of the model that clients will get.
         noise: length of the noise in the mean of all d numbers over the run, as a multiple of the
-            clip (`Expectation.run_noise`). That of k numbers is the root of k / d of it.
+            clip (`Forecast.run_noise`). That of k numbers is the root of k / d of it.
         clip: that gradients are clipped to.
         sizes: which to try; those above half of the gradients are left out.
 

@@ -36,7 +36,7 @@ from quietbit.federation.messages import (
 from quietbit.federation.part import Part, Scope
 from quietbit.federation.record import RoundReport
 from quietbit.federation.request import request_of
-from quietbit.federation.terms import Outlook, Say, Section, Terms, given
+from quietbit.federation.terms import RunForecast, Say, Section, Terms, given
 from quietbit.mechanism.abilities import Summable, SummableRows
 from quietbit.mechanism.base import Mechanism, summable
 from quietbit.mechanism.registry import AUTO
@@ -66,7 +66,7 @@ from quietbit.secagg.plan import ServerModel, SumPlan
 from quietbit.secagg.server import MaskedSum, SumServer
 from quietbit.target import MOST_CLIENTS
 
-__all__ = ["Masked", "MaskedSums", "Masking", "Masks"]
+__all__ = ["Masked", "MaskedSums", "Masking", "SecureAggregation"]
 
 TIMEOUT = 600.0
 OF_SUMS = "imvu"  # the family that is calibrated for sums
@@ -75,33 +75,40 @@ _clients = Whole(2, MOST_CLIENTS)
 
 @final
 @frozen
-class Masks(Section):
-    """``[masks]``: releases are summed behind masks, at the cost for ``honest`` honest clients.
+class SecureAggregation(Section):
+    """``[secure-aggregation]``: releases are summed behind masks.
 
-    A sum needs at least ``threshold`` clients. ``server`` says what the server may do: ``active``,
-    lie (nodes have identities); ``honest-but-curious``, follow the protocol. A simulation sums
+    A sum needs at least ``threshold`` clients, and costs what ``honest_clients`` of them hide.
+    ``adversary`` is the server that sums are
+    secret from: ``active``, one that lies (nodes have identities), or ``honest-but-curious``, one
+    that follows the protocol. A simulation sums
     its cohort, and needs no field.
     """
 
-    title: ClassVar[str] = "masks"
+    title: ClassVar[str] = "secure_aggregation"
     needs: ClassVar[str] = "members"
     shares_rows: ClassVar[bool] = True
     of_engine: ClassVar[tuple[str, ...]] = (
         "threshold",
-        "server",
+        "adversary",
         "timeout",
     )
 
     threshold: int | None = choice(_clients)
-    server: str | None = choice(Word(*(model.value for model in ServerModel)))
-    honest: int | None = choice(_clients)
+    adversary: str | None = choice(Word(*(model.value for model in ServerModel)))
+    honest_clients: int | None = choice(_clients)
     timeout: float = choice(Real(), TIMEOUT)
 
     def check(self) -> None:
         """Refuse more honest clients than a sum has."""
-        if self.threshold is not None and self.honest is not None:
+        if self.threshold is not None and self.honest_clients is not None:
             rule = f"at most {self.threshold}, the threshold"
-            require(self.honest <= self.threshold, "masks.honest", self.honest, rule)
+            require(
+                self.honest_clients <= self.threshold,
+                "secure_aggregation.honest_clients",
+                self.honest_clients,
+                rule,
+            )
 
     def check_plan(self, plan: Terms) -> None:
         """Refuse sums of too few or too many clients, and mechanisms without an account of sums."""
@@ -109,12 +116,21 @@ class Masks(Section):
             rule = f"from 2 to {MOST_CLIENTS} for sums"
             require(2 <= plan.cohort <= MOST_CLIENTS, "cohort", plan.cohort, rule)
         else:
-            given(plan, "masks.threshold", " for sums: the fewest clients that a sum is made of")
+            given(
+                plan,
+                "secure_aggregation.threshold",
+                " for sums: the fewest clients that a sum is made of",
+            )
             rule = " for sums: active (the server may lie) or honest-but-curious"
-            given(plan, "masks.server", rule)
+            given(plan, "secure_aggregation.adversary", rule)
         most = self.clients(plan)
-        fits = self.honest is not None and self.honest <= most
-        require(fits, "masks.honest", self.honest, f"a whole number from 2 to {most}")
+        fits = self.honest_clients is not None and self.honest_clients <= most
+        require(
+            fits,
+            "secure_aggregation.honest_clients",
+            self.honest_clients,
+            f"a whole number from 2 to {most}",
+        )
         chosen = plan.mechanism
         require(chosen.bits in (None, 1), "mechanism.bits", chosen.bits, "1 or left out for sums")
         if chosen.calibrated:
@@ -128,26 +144,22 @@ class Masks(Section):
         """Return the number of clients in a sum; in an engine, the smallest possible one."""
         return terms.updates if self.threshold is None else self.threshold
 
-    def honest_clients(self) -> int | None:
-        """Return how many honest clients every sum counts on."""
-        return self.honest
-
     def step(self, step: str, clients: int, number: int, table: bytes = b"") -> SumPart:
         """Return what client ``number`` is asked in one step of a sum."""
         return SumPart(
             step=step,
             clients=clients,
             number=number,
-            threshold=check_int(self.threshold, "quietbit.masks.threshold", 2),
-            honest=check_int(self.honest, "quietbit.masks.honest", 2),
-            server=str(self.server),
+            threshold=check_int(self.threshold, "quietbit.secure-aggregation.threshold", 2),
+            honest=check_int(self.honest_clients, "quietbit.secure-aggregation.honest-clients", 2),
+            server=str(self.adversary),
             table=table,
         )
 
     @property
     def active(self) -> bool:
         """Whether sums are secret from a malicious server."""
-        return self.server == ServerModel.ACTIVE.value
+        return self.adversary == ServerModel.ACTIVE.value
 
     def client(self, terms: Terms, asked: str) -> Masking | None:
         """Return the client's half, of a turn that sends an update: answers are not summed."""
@@ -156,39 +168,39 @@ class Masks(Section):
     def part(self, plan: Terms, say: Say, resource: Any = None) -> MaskedSums:
         """Return the part that sums releases; ``resource`` is its list of members."""
         fits = isinstance(resource, MemberList) if self.active else resource is None
-        rule = "left out unless quietbit.masks.server is active"
+        rule = "left out unless quietbit.secure-aggregation.adversary is active"
         if self.active:
-            rule = "a MemberList where quietbit.masks.server is active"
+            rule = "a MemberList where quietbit.secure-aggregation.adversary is active"
         require(fits, "members", type(resource).__name__, rule)
         return MaskedSums(plan, self, resource)
 
-    def outlook(self, outlook: Outlook) -> str | None:
+    def forecast(self, run: RunForecast) -> str | None:
         """Return a warning where the nodes of a round are too few or too many for a sum."""
         least = self.threshold
-        if least is None or least <= outlook.asked <= 2 * least - 1:
+        if least is None or least <= run.asked <= 2 * least - 1:
             return None
         needs = f"a sum needs from {least} to {2 * least - 1}, so there will be none"
-        asks = f"a round asks {outlook.asked} nodes"
-        return f"quietbit.masks.threshold is {least}, and {asks}: {needs}."
+        asks = f"a round asks {run.asked} nodes"
+        return f"quietbit.secure-aggregation.threshold is {least}, and {asks}: {needs}."
 
     def note(self, entry: RoundReport) -> str:
         """Return how many nodes took each step of a round's sum."""
         return " > ".join(map(str, entry.steps))
 
-    def assumes(self) -> str:
+    def assumption(self) -> str:
         """Return how many honest clients the guarantee counts on."""
-        return f"It counts on {self.honest} honest clients in every sum."
+        return f"It counts on {self.honest_clients} honest clients in every sum."
 
 
 @final
 class Masking(Part):
     """The client's half: what the server asks in one step of a sum; most need no app."""
 
-    section: ClassVar[str] = "masks"
+    section: ClassVar[str] = "secure_aggregation"
 
     def __init__(self, plan: Terms) -> None:
         """Keep the sum's terms, to which a node holds the server."""
-        self._masks = plan.find(Masks) or Masks()
+        self._masks = plan.find(SecureAggregation) or SecureAggregation()
 
     def read(self, records: Mapping[str, Any]) -> Mapping[str, Any]:
         """Return the step of the sum that is asked for; refuse a message without one."""
@@ -196,7 +208,7 @@ class Masking(Part):
             records.get(SUM),
             {"version", "step", "clients", "number", "table"},
             "The server's message must carry a step of a masked sum, and does not: make its "
-            "strategy a PrivateStrategy with quietbit.masks.",
+            "strategy a PrivateStrategy with quietbit.secure-aggregation.",
         )
         part = self._masks.step(step["step"], step["clients"], step["number"], step["table"])
         return {"sum": part}
@@ -206,9 +218,9 @@ class Masking(Part):
 class MaskedSums(Part):
     """The server's half: it knows the members of sums, and makes the collector of a round."""
 
-    section: ClassVar[str] = "masks"
+    section: ClassVar[str] = "secure_aggregation"
 
-    def __init__(self, plan: Terms, masks: Masks, members: MemberList | None) -> None:
+    def __init__(self, plan: Terms, masks: SecureAggregation, members: MemberList | None) -> None:
         """Start without nodes that have said who they are; ``members`` lists all."""
         self.plan = plan
         self.masks = masks
@@ -286,7 +298,7 @@ class Masked(Collector):
         """Return the next step, of those who took the last one; raise below the threshold."""
         return next(self._queries, None)
 
-    def beside(self, requests: int) -> Mapping[str, Any]:
+    def side_request(self, requests: int) -> Mapping[str, Any]:
         """Return what is asked beside the sum: the server sees the release."""
         return {SUM: sum_request(ALONE, requests, 1)}
 

@@ -28,10 +28,10 @@ __all__ = [
     "HOPELESS_ABOVE",
     "NOISY_UP_TO",
     "USEFUL_UP_TO",
-    "Expectation",
+    "Forecast",
     "Verdict",
     "about",
-    "expectation",
+    "forecast",
 ]
 
 USEFUL_UP_TO = 0.1
@@ -53,7 +53,7 @@ class Verdict(Enum):
 
 @final
 @frozen
-class Expectation:
+class Forecast:
     """The noise of one round's mean, in clips, and what it means; ``response`` is `Error`'s."""
 
     noise: float
@@ -140,14 +140,14 @@ class Expectation:
         return text
 
 
-def expectation(
+def forecast(
     mechanism: Mechanism,
     *,
     cohort: int,
     rounds: int = 1,
     clients: int | None = None,
     trust: Trust | str = Trust.LOCAL,
-) -> Expectation:
+) -> Forecast:
     """Return what to expect of ``rounds`` rounds with updates of ``cohort`` of ``clients`` clients.
 
     The mechanism is calibrated for all releases of a client; under central trust its noise is added
@@ -171,7 +171,7 @@ def expectation(
     if batches is not None:
         longest = batches.longest_update
     noise = math.sqrt(ball.dimension * squared) / longest
-    return Expectation(noise, ball.dimension, size, round_count, crowd, trust, error.response)
+    return Forecast(noise, ball.dimension, size, round_count, crowd, trust, error.response)
 
 
 def about(number: float) -> str:

@@ -6,12 +6,12 @@ import pytest
 from attrs import evolve
 
 import quietbit
-from quietbit.mechanism.expectation import (
+from quietbit.mechanism.forecast import (
     HOPELESS_ABOVE,
     USEFUL_UP_TO,
-    Expectation,
+    Forecast,
     Verdict,
-    expectation,
+    forecast,
 )
 from quietbit.mechanism.projected import Projected
 from quietbit.mechanism.rotation import rotation_for
@@ -23,26 +23,26 @@ BALL = quietbit.Ball("l2", 3.0, 1000)
 
 def test_the_noise_of_a_mean_is_that_of_its_updates():
     """By hand for Gaussian noise of 2 clips on each of 1,000 coordinates."""
-    found = expectation(quietbit.Gaussian(BALL, 2.0), cohort=50, rounds=16, clients=400)
+    found = forecast(quietbit.Gaussian(BALL, 2.0), cohort=50, rounds=16, clients=400)
     assert found.noise == pytest.approx(2 * math.sqrt(1000 / 50))
     assert found.run_noise == pytest.approx(found.noise / 4)
-    central = expectation(quietbit.Gaussian(BALL, 2.0), cohort=50, rounds=16, trust="central")
+    central = forecast(quietbit.Gaussian(BALL, 2.0), cohort=50, rounds=16, trust="central")
     assert central.noise == pytest.approx(2 * math.sqrt(1000) / 50)
 
 
 @pytest.mark.parametrize("trust", [Trust.LOCAL, Trust.CENTRAL])
 def test_as_many_clients_or_as_few_parameters_make_a_useful_run(trust):
     mechanism = quietbit.Gaussian(BALL, 2.0)
-    found = expectation(mechanism, cohort=50, rounds=16, clients=400, trust=trust)
+    found = forecast(mechanism, cohort=50, rounds=16, clients=400, trust=trust)
     more = math.ceil(50 * found.clients_needed / 400)  # as many of them in a round as before
-    helped = expectation(mechanism, cohort=more, rounds=16, clients=8 * more, trust=trust)
+    helped = forecast(mechanism, cohort=more, rounds=16, clients=8 * more, trust=trust)
     assert helped.run_noise == pytest.approx(USEFUL_UP_TO, rel=0.01)
     smaller = quietbit.Gaussian(
         quietbit.Ball("l2", 3.0, max(1, math.floor(found.parameters_allowed))), 2.0
     )
     if found.parameters_allowed >= 1:
         assert (
-            expectation(smaller, cohort=50, rounds=16, clients=400, trust=trust).run_noise
+            forecast(smaller, cohort=50, rounds=16, clients=400, trust=trust).run_noise
             <= USEFUL_UP_TO
         )
 
@@ -53,8 +53,8 @@ def test_rows_that_all_clients_keep_are_not_averaged_out():
     projection = 9.0 / 64 * (1 - 64 / 1024)
     assert (own.error().shared, shared.error().shared) == (0.0, pytest.approx(projection))
     many = 10_000
-    alone = expectation(own, cohort=many).noise ** 2
-    together = expectation(shared, cohort=many).noise ** 2
+    alone = forecast(own, cohort=many).noise ** 2
+    together = forecast(shared, cohort=many).noise ** 2
     assert together - alone == pytest.approx(1000 / 9 * projection * (1 - 1 / many))
 
 
@@ -65,8 +65,8 @@ def test_a_decoder_makes_no_difference_to_what_is_expected():
         for word in ("alphabet", "unbiased-at-zero")
     )
     assert plain.error().gain > 1.9
-    assert expectation(plain, cohort=9).noise == pytest.approx(
-        expectation(other, cohort=9).noise, rel=1e-6
+    assert forecast(plain, cohort=9).noise == pytest.approx(
+        forecast(other, cohort=9).noise, rel=1e-6
     )
 
 
@@ -75,7 +75,7 @@ def test_noise_in_clips_does_not_depend_on_the_clip(word):
     target = {"epsilon": 4.0, "delta": 1e-5, "adjacency": "zero-out"}
     balls = [quietbit.Ball("l2", clip, 60) for clip in (1.0, 8.0)]
     found = [quietbit.calibrate(word, ball=ball, **target).mechanism for ball in balls]
-    ways = [expectation(one, cohort=9) for one in found]
+    ways = [forecast(one, cohort=9) for one in found]
     assert ways[1].noise == pytest.approx(ways[0].noise, rel=1e-3)
     assert ways[0].noise == pytest.approx(math.sqrt(60 * (found[0].error().squared / 9)))
 
@@ -90,7 +90,7 @@ def test_noise_in_clips_does_not_depend_on_the_clip(word):
     ],
 )
 def test_the_sentence_says_what_it_comes_to(multiplier, verdict):
-    found = expectation(quietbit.Gaussian(BALL, multiplier), cohort=20, rounds=4)
+    found = forecast(quietbit.Gaussian(BALL, multiplier), cohort=20, rounds=4)
     assert found.verdict is verdict
     text = found.sentence()
     assert text.startswith(f"{verdict.value}: the noise in the mean of 20 updates is ")
@@ -100,7 +100,7 @@ def test_the_sentence_says_what_it_comes_to(multiplier, verdict):
 
 def test_secure_aggregation_is_named_only_where_it_would_help():
     def said(multiplier, **given):
-        return expectation(
+        return forecast(
             quietbit.Gaussian(BALL, multiplier), **{"cohort": 400, "rounds": 16, **given}
         ).sentence()
 
@@ -112,7 +112,7 @@ def test_secure_aggregation_is_named_only_where_it_would_help():
 
 
 def test_one_update_alone_is_not_judged():
-    text = expectation(quietbit.Gaussian(BALL, 5.0), cohort=1).sentence()
+    text = forecast(quietbit.Gaussian(BALL, 5.0), cohort=1).sentence()
     assert (
         text
         == "the noise in one update is 160 times the clip; a useful run takes about 2.5 million clients."
@@ -120,8 +120,8 @@ def test_one_update_alone_is_not_judged():
 
 
 def test_a_noise_that_is_no_number_is_hopeless():
-    assert Expectation(math.nan, 10, 2, 1, 2, Trust.LOCAL).verdict is Verdict.HOPELESS
-    assert Expectation(math.inf, 10, 2, 1, 2, Trust.LOCAL).verdict is Verdict.HOPELESS
+    assert Forecast(math.nan, 10, 2, 1, 2, Trust.LOCAL).verdict is Verdict.HOPELESS
+    assert Forecast(math.inf, 10, 2, 1, 2, Trust.LOCAL).verdict is Verdict.HOPELESS
     assert HOPELESS_ABOVE > USEFUL_UP_TO
 
 
@@ -130,7 +130,7 @@ def test_a_noise_that_is_no_number_is_hopeless():
 )
 def test_what_has_no_meaning_is_refused(name, value):
     with refuses(name, value):
-        expectation(quietbit.Gaussian(BALL, 1.0), **{"cohort": 20, name: value})
+        forecast(quietbit.Gaussian(BALL, 1.0), **{"cohort": 20, name: value})
 
 
 def test_codes_that_saturate_shorten_an_update_by_what_is_said():
@@ -139,34 +139,32 @@ def test_codes_that_saturate_shorten_an_update_by_what_is_said():
     mechanism = quietbit.InterpolatedMVU(
         design, quietbit.Ball("l2", 1.0, 100), beta=8.0, clamp=True
     )
-    found = expectation(mechanism, cohort=10)
+    found = forecast(mechanism, cohort=10)
     assert found.response == pytest.approx(mechanism.expectation(1.0), rel=1e-9)
     assert found.response < 1 / 8
     assert f"up to {100 * (1 - found.response):.0f} % too short" in found.sentence()
     rotated = evolve(mechanism, ball=quietbit.Ball("l2", 1.0, 4096), rotation=rotation_for(4096))
-    assert 0.95 < expectation(rotated, cohort=10).response < 1
+    assert 0.95 < forecast(rotated, cohort=10).response < 1
     inner = quietbit.InterpolatedMVU(design, quietbit.Ball("l2", 1.0, 64), beta=8.0, clamp=True)
     kept = Projected(inner, quietbit.Ball("l2", 1.0, 5000))
-    few = expectation(kept, cohort=10).response
+    few = forecast(kept, cohort=10).response
     many = Projected(
         evolve(inner, ball=quietbit.Ball("l2", 1.0, 1024)), quietbit.Ball("l2", 1.0, 5000)
     )
-    assert few < expectation(many, cohort=10).response, "fewer coordinates are larger ones"
-    assert expectation(quietbit.AdaptiveClip(kept, 0.5), cohort=10).response == few
-    assert expectation(quietbit.Gaussian(BALL, 5.0), cohort=10).response == pytest.approx(
+    assert few < forecast(many, cohort=10).response, "fewer coordinates are larger ones"
+    assert forecast(quietbit.AdaptiveClip(kept, 0.5), cohort=10).response == few
+    assert forecast(quietbit.Gaussian(BALL, 5.0), cohort=10).response == pytest.approx(
         1.0, abs=1e-12
     )
 
 
 def test_what_hardly_comes_through_is_not_useful_however_quiet():
-    faint = Expectation(0.01, 10, 2, 1, 2, Trust.LOCAL, response=0.001)
+    faint = Forecast(0.01, 10, 2, 1, 2, Trust.LOCAL, response=0.001)
     assert (faint.loudness, faint.verdict) == (pytest.approx(10.0), Verdict.HOPELESS)
-    assert Expectation(0.01, 10, 2, 1, 2, Trust.LOCAL, response=0.0).verdict is Verdict.HOPELESS
+    assert Forecast(0.01, 10, 2, 1, 2, Trust.LOCAL, response=0.0).verdict is Verdict.HOPELESS
 
 
-@pytest.mark.parametrize(
-    "use", [lambda found: quietbit.expectation(found, cohort=3), quietbit.Uplink]
-)
+@pytest.mark.parametrize("use", [lambda found: quietbit.forecast(found, cohort=3), quietbit.Uplink])
 def test_a_calibration_is_answered_with_where_its_mechanism_is(use):
     found = quietbit.calibrate(
         "gaussian", ball=quietbit.Ball("l2", 1.0, 3), epsilon=1.0, delta=1e-5, adjacency="zero-out"

@@ -1,4 +1,4 @@
-"""Scouts: a few clients of a round say whether the clip left their update unchanged; it follows.
+"""Adaptive clipping: a few clients of a round say whether the clip changed their update.
 
 Idea     a scout sends one randomised bit in place of its update. All rounds have one cost, so the
          budget of updates pays for scouts too: a client's releases may be updates or answers in any
@@ -21,14 +21,14 @@ from quietbit.federation.messages import Node
 from quietbit.federation.moving_clip import MovingClip, why_it_stays
 from quietbit.federation.part import Aside, Closed, Part, Scope
 from quietbit.federation.record import RoundReport
-from quietbit.federation.terms import Outlook, Say, Section, Terms
+from quietbit.federation.terms import RunForecast, Say, Section, Terms
 from quietbit.mechanism.abilities import ClipMoves, Scouted, is_turn_of
 from quietbit.mechanism.adaptive_clip import AdaptiveClip, scout_rank
 from quietbit.mechanism.base import Mechanism
-from quietbit.mechanism.expectation import expectation
+from quietbit.mechanism.forecast import forecast
 from quietbit.node.request import run_name
 
-__all__ = ["Scouting", "Scouts", "most_truthful"]
+__all__ = ["AdaptiveClipping", "Scouting", "most_truthful"]
 
 MEDIAN = 0.5
 EVERY = 20  # one client of these scouts: 5.3 % more squared error
@@ -40,10 +40,10 @@ MOST_TRUTH = 1 - 1e-9
 
 @final
 @frozen
-class Scouts(Section):
-    """``[scouts]``: one client of ``every`` answers; the clip leaves ``quantile`` of updates."""
+class AdaptiveClipping(Section):
+    """``[adaptive-clip]``: one client of ``every`` answers; ``quantile`` of updates fit it."""
 
-    title: ClassVar[str] = "scouts"
+    title: ClassVar[str] = "adaptive_clip"
     columns: ClassVar[tuple[str, ...]] = ("clip", "scouted")
 
     every: int | None = choice(Whole(2))
@@ -52,16 +52,16 @@ class Scouts(Section):
     def check(self) -> None:
         """Refuse a share that no clip could leave alone."""
         rule = "above 0 and below 1"
-        require(self.quantile < 1, "scouts.quantile", self.quantile, rule)
+        require(self.quantile < 1, "adaptive_clip.quantile", self.quantile, rule)
 
     def check_plan(self, plan: Terms) -> None:
         """Refuse a strength by hand, and a simulated cohort in which nobody scouts."""
         if plan.mode == "planned" and self.every is not None:
             rule = f"at most {plan.cohort}, the cohort, so that somebody scouts"
-            require(self.every <= plan.cohort, "scouts.every", self.every, rule)
+            require(self.every <= plan.cohort, "adaptive_clip.every", self.every, rule)
         rule = "left out where the mechanism's strength is given"
         reason = "an answer costs what the budget leaves"
-        require(plan.mechanism.calibrated, "scouts", self.table(), rule, reason)
+        require(plan.mechanism.calibrated, "adaptive_clip", self.table(), rule, reason)
 
     def updates(self, cohort: int) -> int:
         """Return how many of a cohort do not scout."""
@@ -71,10 +71,10 @@ class Scouts(Section):
         """Return the part that asks scouts."""
         return Scouting(plan, self)
 
-    def outlook(self, outlook: Outlook) -> str | None:
+    def forecast(self, run: RunForecast) -> str | None:
         """Return why the clip of a run cannot move; None where it can."""
-        releases = outlook.asked * outlook.rounds
-        reason = why_it_stays(Scouted.of(outlook.mechanism), outlook.noise, releases)
+        releases = run.asked * run.rounds
+        reason = why_it_stays(Scouted.of(run.mechanism), run.noise, releases)
         if reason is None:
             return None
         return f"{reason}. Set quietbit.clip to a number."
@@ -110,10 +110,10 @@ def most_truthful(
 class Scouting(Part):
     """The server's half: some nodes are asked about the clip, and it follows their answers."""
 
-    section: ClassVar[str] = "scouts"
+    section: ClassVar[str] = "adaptive_clip"
     in_columns: ClassVar[bool] = True
 
-    def __init__(self, plan: Terms, scouts: Scouts) -> None:
+    def __init__(self, plan: Terms, scouts: AdaptiveClipping) -> None:
         """Start at the plan's clip."""
         self._plan = plan
         self.moving = scouts.moving(plan.clip)
@@ -155,14 +155,14 @@ class Scouting(Part):
     def close(self, closed: Closed) -> Mapping[str, Any]:
         """Move the clip by what the scouts answered; where nobody was asked, it stays."""
         record: dict[str, Any] = {"clip": self.moving.clip}
-        if not closed.beside:
+        if not closed.side_rounds:
             self.moving.stay()
             return record
-        (scouts,) = closed.beside
+        (scouts,) = closed.side_rounds
         record["scouts"] = scouts.report.asked
         record["scouted"] = scouts.report.answered
         updates = max(1, closed.report.answered)
         mechanism = closed.scope.mechanism
-        noise = expectation(mechanism, cohort=updates, trust=self._plan.trust).noise
+        noise = forecast(mechanism, cohort=updates, trust=self._plan.trust).noise
         self.moving.move(scouts.answers, noise)
         return record
