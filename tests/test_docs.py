@@ -50,7 +50,10 @@ EVERYWHERE = sorted(
         ),
     }
 )
-CLAIMS = ROOT / "docs" / "theory" / "claims.md"
+CLAIMS = (
+    ROOT / "docs" / "theory" / "claims.md",
+    ROOT / "packages" / "lab" / "docs" / "claims.md",
+)
 ROW = re.compile(r"^\| (.+) \| `(quietbit(?:_lab)?\.[\w.]+)` \| `(tests/[\w/]+\.py)::(\w+)` \|$")
 
 
@@ -271,7 +274,7 @@ def test_lint_gets_every_example_as_the_page_has_it(tmp_path):
 
 
 def claims() -> list[tuple[str, str, str, str]]:
-    lines = CLAIMS.read_text(encoding="utf-8").splitlines()
+    lines = [line for page in CLAIMS for line in page.read_text(encoding="utf-8").splitlines()]
     table = [
         line for line in lines if line.startswith("|") and not line.startswith(("| Claim", "|---"))
     ]
