@@ -7,19 +7,15 @@ Idea     every field of the header is fixed before an update is seen, so a serve
          allocated for them.
 Symbols  b = bits per code; d = number of codes, the dimension of the update (Skellam pads it to a
          power of two); the body has ceil(b d / 8) bytes: version 1. A body without codes has b = 0
-         and a length given by its mechanism, and a shorter header: version 2. P = the polynomial
-         0xEDB88320 (bit-reflected); crc(A B) = crc(A) x^(8 |B|) + crc(B) modulo P.
-Source   docs/reference/wire_format.md has every byte, and what checksums detect; ISO 3309 for the
-         polynomial.
+         and a length given by its mechanism, and a shorter header: version 2.
+Source   docs/reference/wire_format.md has every byte, and what checksums detect.
 """
 
 from __future__ import annotations
 
-import os
 import struct
 import zlib
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from io import BytesIO
 from typing import Any, final
 
@@ -27,7 +23,7 @@ import numpy as np
 from attrs import field, frozen
 
 from quietbit._typing import Codes
-from quietbit.errors import InvalidParameter, InvalidPayload, refuse_payload, require
+from quietbit.errors import InvalidParameter, refuse_payload, require
 from quietbit.kernel.base import MAX_DIMENSION
 from quietbit.mechanism.ball import usual_kernel
 from quietbit.mechanism.base import FLOAT_BITS, WIDTHS, Body, Layout, Mechanism
@@ -43,9 +39,6 @@ __all__ = [
     "Header",
     "Payload",
     "build",
-    "check_body",
-    "checksum",
-    "joined",
     "read_body",
 ]
 
@@ -59,9 +52,6 @@ IDENTITY_SIZES = {CODES: 32, OPAQUE: 24}
 HEADER_SIZE = START.size + IDENTITY_SIZES[CODES] + SEALS.size
 SHORT_SIZE = START.size + IDENTITY_SIZES[OPAQUE] + SEALS.size
 LONGEST_OPAQUE = 2**40
-POLYNOMIAL = 0xEDB88320
-ONE = 1 << 31  # the polynomial 1: the highest bit is the constant term
-WORTHWHILE = 1 << 21  # bytes per thread below which starting a thread does not pay
 CHUNK = 1 << 18  # floats checked at once
 
 
@@ -203,7 +193,8 @@ class Payload:
         """Read a payload of any mechanism; refuse anything but exactly what `build` writes."""
         header, expected = Header.parse(memoryview(data))
         body = np.frombuffer(memoryview(data).toreadonly(), dtype=np.uint8, offset=header.head)
-        check_body(header, body, expected)
+        _check_length(header, body.size)
+        _check_body(header, body, expected)
         return cls(header, body)
 
     def to_bytes(self) -> bytes:
@@ -219,7 +210,7 @@ class Payload:
         return usual_kernel().unpack(self.body, layout.bits, layout.count)
 
 
-def build(header: Header, write: Callable[[Body], object], threads: int = 1) -> bytes:
+def build(header: Header, write: Callable[[Body], object]) -> bytes:
     """Return a payload whose body, all zeros at first, ``write`` fills in place."""
     # A BytesIO gives its buffer away as bytes without copying once nothing else refers to it.
     stream = BytesIO()
@@ -227,23 +218,48 @@ def build(header: Header, write: Callable[[Body], object], threads: int = 1) -> 
     stream.write(b"\0")
     payload = np.frombuffer(stream.getbuffer(), dtype=np.uint8)
     write(payload[header.head :])
-    body = payload.data[header.head :]
-    seal = header.seal(checksum(body, threads))
+    seal = header.seal(zlib.crc32(payload.data[header.head :]))
     payload[: header.head] = np.frombuffer(seal, dtype=np.uint8)
-    del payload, body
+    del payload
     return stream.getvalue()
 
 
-def check_body(header: Header, body: Body, expected: int, threads: int = 1) -> None:
-    """Refuse a body with a wrong length or checksum, set padding bits, or a float not finite."""
+def read_body(source: Any, header: Header) -> Body:
+    """Return the checked body of one payload of the mechanism that ``header`` names.
+
+    ``source`` is bytes, or any buffer of bytes. A bad payload raises `InvalidPayload`; any other
+    type raises `InvalidParameter`.
+    """
+    try:
+        view = memoryview(source).cast("B")
+    except TypeError:
+        kind = type(source).__name__
+        raise InvalidParameter.of("payload", "bytes or a buffer of bytes", kind) from None
+    # Long enough for either version, so that a payload of a different mechanism is named.
+    expected = header.expect(view[:HEADER_SIZE])
+    body = view[header.head :]
+    _check_length(header, len(body))
+    if not isinstance(view.obj, bytes):
+        body = memoryview(bytes(body))  # a private copy
+    array = np.frombuffer(body, dtype=np.uint8)
+    _check_body(header, array, expected)
+    return array
+
+
+def _check_length(header: Header, length: int) -> None:
+    size = header.layout.size
+    if length != size:
+        problem = "truncated" if length < size else "padded"
+        value = f"{length} (the payload is {problem})"
+        refuse_payload("length of the body", f"{size} bytes", value)
+
+
+def _check_body(header: Header, body: Body, expected: int) -> None:
+    """Refuse a body with a wrong checksum, set padding bits, or a float not finite."""
     layout = header.layout
-    if body.size != layout.size:
-        problem = "truncated" if body.size < layout.size else "padded"
-        value = f"{body.size} (the payload is {problem})"
-        refuse_payload("length of the body", f"{layout.size} bytes", value)
-    body_checksum = checksum(body.data, threads)
-    if body_checksum != expected:
-        refuse_payload("checksum of the body", f"{expected:#010x}", f"{body_checksum:#010x}")
+    checksum = zlib.crc32(body.data)
+    if checksum != expected:
+        refuse_payload("checksum of the body", f"{expected:#010x}", f"{checksum:#010x}")
     used = layout.bits * layout.count % 8
     if used and int(body[-1]) >> used:
         refuse_payload("padding bits of the payload", "zero", int(body[-1]) >> used)
@@ -252,107 +268,3 @@ def check_body(header: Header, body: Body, expected: int, threads: int = 1) -> N
         for start in range(0, floats.size, CHUNK):
             if not np.isfinite(floats[start : start + CHUNK]).all():
                 refuse_payload("floats of the payload", "finite", "a NaN or an infinity")
-
-
-def read_body(source: Any, header: Header, threads: int = 1) -> Body:
-    """Return the checked body of one payload of the mechanism that ``header`` names.
-
-    ``source`` is bytes, any buffer of bytes, a path, or a file open for reading bytes that holds
-    exactly one payload. A bad payload, and a file that cannot be read, raises `InvalidPayload`; any
-    other type raises `InvalidParameter`.
-    """
-    if isinstance(source, str | os.PathLike):
-        try:
-            with open(source, "rb") as file:
-                return read_body(file, header, threads)
-        except OSError as error:
-            reason = f"{error.strerror or 'an error'} for {os.fspath(source)!r}"
-            raise InvalidPayload(f"payload file must be readable, got {reason}.") from error
-    if hasattr(source, "read"):
-        expected = header.expect(_read(source, header.head))
-        body: bytes | memoryview = _read(source, header.layout.size + 1)
-    else:
-        try:
-            view = memoryview(source).cast("B")
-        except TypeError:
-            rule = "bytes, a buffer, a path or an open file"
-            raise InvalidParameter.of("payload", rule, type(source).__name__) from None
-        # Long enough for either version, so that a payload of a different mechanism is named.
-        expected = header.expect(view[:HEADER_SIZE])
-        body = view[header.head :]
-    length = header.layout.size
-    if len(body) > length:
-        value = f"at least {header.size + 1} (bytes follow its end)"
-        refuse_payload("size of the payload", f"{header.size} bytes", value)
-    if len(body) < length:
-        value = f"{header.head + len(body)} (it is truncated)"
-        refuse_payload("size of the payload", f"{header.size} bytes", value)
-    immutable = isinstance(body, bytes) or isinstance(body.obj, bytes)
-    if not immutable:
-        body = bytes(body)  # a private copy
-    array = np.frombuffer(body, dtype=np.uint8)
-    check_body(header, array, expected, threads)
-    return array
-
-
-def _read(file: Any, size: int) -> bytes:
-    """Read up to ``size`` bytes; a pipe or a socket may deliver them in pieces."""
-    data: bytes | str | None = file.read(size)
-    if isinstance(data, str):
-        raise InvalidParameter.of("payload file", "open for reading bytes", "text")
-    if data is None or len(data) in (0, size):
-        return data or b""
-    pieces = [data]
-    while (missing := size - sum(map(len, pieces))) and (more := file.read(missing)):
-        pieces.append(more)
-    return b"".join(pieces)
-
-
-def checksum(data: memoryview | bytes, threads: int = 1) -> int:
-    """Return the CRC-32 of the bytes.
-
-    >>> checksum(b"123456789") == 0xCBF43926
-    True
-    """
-    workers = max(1, min(threads, len(data) // WORTHWHILE))
-    if workers == 1:
-        return zlib.crc32(data)
-    width = -(-len(data) // workers)
-    view = memoryview(data)
-    pieces = [view[start : start + width] for start in range(0, len(data), width)]
-    with ThreadPoolExecutor(workers) as pool:
-        checksums = list(pool.map(zlib.crc32, pieces))
-    total = checksums[0]
-    for crc, piece in zip(checksums[1:], pieces[1:], strict=True):
-        total = joined(total, crc, len(piece))
-    return total
-
-
-def joined(first: int, second: int, length: int) -> int:
-    """Return the checksum of two consecutive pieces; ``length`` is that of the second, in bytes.
-
-    >>> joined(zlib.crc32(b"quiet"), zlib.crc32(b"bit"), 3) == zlib.crc32(b"quietbit")
-    True
-    """
-    power = ONE
-    base = ONE >> 1
-    exponent = 8 * length
-    while exponent:
-        if exponent & 1:
-            power = _product(power, base)
-        base = _product(base, base)
-        exponent >>= 1
-    return _product(first, power) ^ second
-
-
-def _product(a: int, b: int) -> int:
-    """Multiply modulo P."""
-    result = 0
-    for place in range(31, -1, -1):
-        if a >> place & 1:
-            result ^= b
-        times_x = b >> 1
-        if b & 1:
-            times_x ^= POLYNOMIAL
-        b = times_x
-    return result

@@ -152,7 +152,7 @@ class Uplink:
             source = secure_rng() if rng is None else rng
         check_rng(source)
         write = partial(self.mechanism.write, parts, source, kernel)
-        return build(self.header, write, self.threads)
+        return build(self.header, write)
 
     def send_samples(self, gradients: Iterable[Any], rng: RandomBits | None = None) -> bytes:
         """Randomise, pack and frame the mean of the gradients of a client's samples.
@@ -171,7 +171,7 @@ class Uplink:
         check_rng(source)
         write_samples = SampleGradients.of(self.mechanism).write_samples
         write = partial(write_samples, gradient_parts, source, self._kernel)
-        return build(self.header, write, self.threads)
+        return build(self.header, write)
 
     def batch(self, rng: RandomBits) -> Batch:
         """Return an empty batch that clips gradients as they arrive; for mechanisms of batches."""
@@ -179,7 +179,7 @@ class Uplink:
 
     def send_batch(self, total: Batch) -> bytes:
         """Randomise, pack and frame the sum of a batch."""
-        return build(self.header, total.write, self.threads)
+        return build(self.header, total.write)
 
     def _parts(self, update: Any) -> tuple[Parts, bool]:
         """Return the arrays of an update, and whether they are on a GPU; check the structure."""
@@ -197,9 +197,8 @@ class Uplink:
     def receive(self, payloads: Iterable[Any], on_error: OnError = "raise") -> Any:
         """Return the mean of the updates in a stream of payloads, read once.
 
-        Each is bytes, a buffer, a path, or a file open for reading bytes. A bad one raises
-        `InvalidPayload`, or is left out with ``on_error="skip"``; a stream without a valid payload
-        is refused.
+        Each is bytes or a buffer. A bad one raises `InvalidPayload`, or is left out with
+        ``on_error="skip"``; a stream without a valid payload is refused.
         """
         return self.collect(payloads, on_error).mean
 
@@ -254,10 +253,7 @@ class Aggregator:
         return sum(weight * total.count for weight, total in self._sums.items())
 
     def add(self, payload: Any, weight: float = 1.0) -> None:
-        """Check one payload and add it; a bad one raises `InvalidPayload` and changes no mean.
-
-        ``payload`` is bytes, a buffer, a path, or a file open for reading bytes.
-        """
+        """Check one payload and add it; a bad one raises `InvalidPayload` and changes no mean."""
         uplink = self._uplink
         limit = uplink.max_payloads
         require(self.count < limit, "number of payloads", self.count + 1, f"at most {limit}")
@@ -266,7 +262,7 @@ class Aggregator:
             total = _Sum(uplink.mechanism.accumulator(uplink._kernel, limit))
             self._sums[weight] = total
         try:
-            body = read_body(payload, uplink.header, uplink.threads)
+            body = read_body(payload, uplink.header)
             total.accumulator.check(body)
         except InvalidPayload:
             self.refused += 1

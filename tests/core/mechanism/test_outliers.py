@@ -38,7 +38,7 @@ def payload(mechanism: Any, body: bytes) -> bytes:
     def write(out: Any) -> None:
         out[:] = np.frombuffer(body, dtype=np.uint8)
 
-    return build(Uplink(mechanism).header, write, 1)
+    return build(Uplink(mechanism).header, write)
 
 
 @pytest.mark.parametrize("dimension", [1, 7, 1000, 200_000])

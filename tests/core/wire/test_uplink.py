@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -178,15 +177,6 @@ def test_payloads_of_other_mechanisms_are_refused() -> None:
 def test_a_repr_shows_no_update() -> None:
     mechanism = MECHANISMS["gaussian"]
     assert "123.456" not in repr(Uplink(mechanism, like=np.full(WIDTH, 123.456)))
-
-
-def test_files_are_received(tmp_path: Path) -> None:
-    mechanism = MECHANISMS["imvu one bit l2"]
-    uplink = Uplink(mechanism)
-    payloads = [uplink.send(update(mechanism.ball, seed)) for seed in range(5)]
-    for place, payload in enumerate(payloads):
-        (tmp_path / f"{place}.payload").write_bytes(payload)
-    assert np.array_equal(uplink.receive(sorted(tmp_path.iterdir())), uplink.receive(payloads))
 
 
 def test_many_payloads_average_to_the_clipped_update() -> None:

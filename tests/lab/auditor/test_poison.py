@@ -36,7 +36,7 @@ def decoded(mechanism: Any, body: bytes) -> Any:
     def write(out: Any) -> None:
         out[:] = np.frombuffer(body, dtype=np.uint8)
 
-    return uplink.receive([build(uplink.header, write, 1)])
+    return uplink.receive([build(uplink.header, write)])
 
 
 @pytest.fixture(scope="module")
