@@ -19,7 +19,6 @@ import numpy as np
 from quietbit.design.solve import solve
 from quietbit.design.table import DesignSpec
 from quietbit.mechanism.ball import Ball, Norm
-from quietbit.mechanism.central_sum import calibrate_sum
 from quietbit.privacy.aggregate import AggregateConstant, aggregate_cost
 from quietbit.secagg.client import SumClient
 from quietbit.secagg.codec import encode, pack_evidence, pack_inbox, pack_roster
@@ -72,27 +71,6 @@ def comparison() -> None:
         for row in rows:
             numbers = f"{row.bits} | {row.epsilon_upper:.4f} | {row.squared_error:.3e}"
             print(f"| {clients} | {releases} | {row.name} | {numbers} |")
-
-
-def more_bits() -> None:
-    print(
-        "\n| clients | bits of a code | bits on the wire | squared error of the mean | clamped at |"
-    )
-    print("|---|---|---|---|---|")
-    ball = Ball(Norm.L2, 1.0, 100_000)
-    for bits in (1, 2, 3, 4):
-        found = calibrate_sum(
-            ball=ball,
-            epsilon=1.0,
-            delta=1e-5,
-            adjacency=Adjacency.ZERO_OUT,
-            clients=1000,
-            releases=10,
-            bits=bits,
-        )
-        print(
-            f"| 1000 | {bits} | {found.wire_bits} | {found.squared_error:.3e} | {found.clamped_at:.3f} |"
-        )
 
 
 @dataclass
@@ -225,5 +203,4 @@ if __name__ == "__main__":
     tightness()
     curves()
     comparison()
-    more_bits()
     masked_rounds()

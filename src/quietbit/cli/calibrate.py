@@ -19,6 +19,7 @@ __all__ = ["calibrate"]
 LABELS = {"noise_multiplier": "noise / radius", "scale_multiplier": "scale / radius"}
 # What to do instead of an option that secure aggregation does not have.
 REMEDIES = {
+    "bits": "a code of a sum has one bit",
     "cohort": "give --clients",
     "samples": "sums protect whole clients",
     "sampling_rate": "the server learns which clients take part",
@@ -175,8 +176,8 @@ def _calibrate(target: dict[str, Any], given: dict[str, Any], as_json: bool) -> 
     record(f"{title}, dimension {ball.dimension}", rows, as_json)
 
 
-def _design(design: quietbit.Design, note: str = "") -> list[Row]:
-    """Return the rows of a design, with a ``note`` after its numbers."""
+def _design(design: quietbit.Design) -> list[Row]:
+    """Return the rows of a design."""
     spec = design.spec
     facts = {
         "input_levels": spec.input_levels,
@@ -185,7 +186,7 @@ def _design(design: quietbit.Design, note: str = "") -> list[Row]:
         "privacy": spec.privacy,
     }
     symbols = f"{spec.input_levels} levels, {spec.output_bits}-bit symbols"
-    shown = f"{symbols}, {spec.privacy} epsilon {spec.epsilon:.6g}{note}"
+    shown = f"{symbols}, {spec.privacy} epsilon {spec.epsilon:.6g}"
     return [
         Row("design", "design", facts, shown),
         Row("identity", "identity", design.identity()),
@@ -220,17 +221,16 @@ def _calibrate_sum(target: dict[str, Any], given: dict[str, Any], as_json: bool)
     ball = target["ball"]
     name = given["mechanism"]
     require(name in (None, "imvu"), "mechanism", name, "imvu, or left out, for secure aggregation")
-    for name, value in chosen(given, f"{LOCAL_ONLY} cohort sampling_rate").items():
+    for name, value in chosen(given, f"{LOCAL_ONLY} bits cohort sampling_rate").items():
         remedy = REMEDIES.get(name, "it is calibrated")
         require(value is None, name, value, "left out for secure aggregation", remedy)
     if given["clients"] is None:
         raise InvalidParameter.of("clients", "given: the number of clients in a sum")
     require(ball.norm is quietbit.Norm.L2, "norm", ball.norm.value, "l2 for secure aggregation")
     check_outputs(out)
-    bits = 1 if given["bits"] is None else given["bits"]
     sizes = chosen(given, "clients min_honest_clients")
     with progress_bar("Calibrating", quiet=as_json):
-        calibration = calibrate_sum(**target, **sizes, bits=bits)
+        calibration = calibrate_sum(**target, **sizes)
     rows = _sum_rows(calibration, given["epsilon"])
     if out is not None:
         rows.append(Row("saved", "saved as", str(calibration.codes.design.save(out))))
@@ -242,7 +242,6 @@ def _sum_rows(calibration: SumCalibration, epsilon: float) -> list[Row]:
     codes = calibration.codes
     guarantee = calibration.guarantee
     honest = calibration.min_honest_clients
-    spec = codes.design.spec
     kept = codes.ball.dimension
     expected = quietbit.forecast(
         calibration.mechanism,
@@ -250,14 +249,11 @@ def _sum_rows(calibration: SumCalibration, epsilon: float) -> list[Row]:
         rounds=calibration.releases,
         trust=guarantee.trust,
     )
-    note = ""
-    if spec.output_bits > 1:
-        note = f": sums of {spec.outputs - 1} equal bits"
     limit = calibration.clamped_at
     clamped = f"clamped: coordinates beyond {rounded(limit, 3)} are cut to it"
     bits = calibration.wire_bits
     error = calibration.squared_error
-    rows = _design(codes.design, note)
+    rows = _design(codes.design)
     rows += [
         Row("beta", "beta", codes.beta),
         Row("clamp", "inputs", True, clamped),

@@ -5,10 +5,9 @@ Idea     the target is met by the account of the sum over n clients, in which th
          a factor cosh(e/2)^2 in variance; beta, which scales small coordinates up and clamps large
          ones, is searched from the private side. e starts at 1/2 and grows while the clamp would be
          within four deviations of a rotated coordinate.
-Symbols  n: clients in a sum; k of them honest; c = 2^b - 1 bits to a code of b bits (binomial
-         designs); error: expected squared error of a coordinate of the decoded *mean* of n clients,
-         for the worst updates; bits on the wire: ceil(log2(c n + 1)) per parameter, the masking
-         modulus included.
+Symbols  n: clients in a sum; k of them honest; error: expected squared error of a coordinate of
+         the decoded *mean* of n clients, for the worst updates; bits on the wire:
+         ceil(log2(n + 1)) per parameter, the masking modulus included.
 Source   docs/theory/secure-aggregation.md.
 """
 
@@ -20,8 +19,7 @@ from typing import cast, final
 
 from attrs import frozen
 
-from quietbit.design.closed_form import MOST_BINOMIAL_BITS, binomial_design
-from quietbit.design.solve import solve
+from quietbit.design.solve import closed_design
 from quietbit.design.table import DesignSpec
 from quietbit.errors import check_int, check_real, require
 from quietbit.kernel.transform import padded_size
@@ -90,7 +88,6 @@ def calibrate_sum(
     clients: int,
     min_honest_clients: int | None = None,
     releases: int = 1,
-    bits: int = 1,
     design_epsilon: float | None = None,
     decoder: Decoder = UNBIASED,
     rotate: bool | None = None,
@@ -109,8 +106,7 @@ def calibrate_sum(
         min_honest_clients: how many of them at least answer and do not collude with the server; all
             by default.
         releases: how many sums the same client takes part in.
-        bits: of a code, 1 to 4; with more than one the design is binomial.
-        design_epsilon: of each bit; chosen by default. Beta is solved for, and inputs are clamped.
+        design_epsilon: of a code; chosen by default. Beta is solved for, and inputs are clamped.
         decoder: which values codes stand for.
         rotate: whether updates in an L2 ball are rotated first: they are unless this is False.
         coordinates: how many rotated ones all clients keep, a power of two, or ``auto``; all by
@@ -130,8 +126,6 @@ def calibrate_sum(
         honest = count
     else:
         honest = check_int(min_honest_clients, "min_honest_clients", 2, count)
-    width = check_int(bits, "bits", 1, MOST_BINOMIAL_BITS)
-    bits_per_code = 2**width - 1  # a code of several bits is a sum of these
     if mean_norm is None:
         norm = ball.radius
     else:
@@ -145,7 +139,6 @@ def calibrate_sum(
                 **target.keywords(),
                 clients=count,
                 min_honest_clients=min_honest_clients,
-                bits=bits,
                 rotate=rotate,
                 account=account,
             )
@@ -169,7 +162,7 @@ def calibrate_sum(
         def roughly(beta: float) -> float:
             variance = math.cosh(bit_epsilon * min(beta, 1.0) / 2) ** 2
             distance = bit_epsilon * beta / 2 * target.adjacency.radii
-            slope = bits_per_code * distance**2 / 2 * min(1.0, variance / honest)
+            slope = distance**2 / 2 * min(1.0, variance / honest)
             return Cost.linear(slope * target.releases).epsilon(target.delta)
 
         return largest_private(roughly, LEAST_BETA, MAX_BETA, target.epsilon, "a sum", REMEDY)
@@ -180,10 +173,7 @@ def calibrate_sum(
             bit_epsilon *= GROWTH
     else:
         bit_epsilon = check_real(design_epsilon, "design_epsilon")
-    if width == 1:
-        design = solve(DesignSpec(2, 1, bit_epsilon), cache=False)
-    else:
-        design = binomial_design(width, bit_epsilon * bits_per_code)
+    design = closed_design(DesignSpec(2, 1, bit_epsilon))
 
     def build(beta: float) -> InterpolatedMVU:
         return InterpolatedMVU(design, code_ball, beta, True, decoder, rotation)
@@ -214,7 +204,7 @@ def calibrate_sum(
         clients=count,
         min_honest_clients=honest,
         releases=target.releases,
-        wire_bits=(bits_per_code * count).bit_length(),
+        wire_bits=count.bit_length(),
         squared_error=noise + projection_error + missed,
         clamped_at=code_ball.radius / max(beta, 1.0),
         saturated=beta >= MAX_BETA,

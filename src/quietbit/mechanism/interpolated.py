@@ -61,7 +61,7 @@ from quietbit.mechanism.rotation import (
     rotation_for,
     wants_rotation,
 )
-from quietbit.privacy.aggregate import aggregate_cost, codes_deviation_upper
+from quietbit.privacy.aggregate import aggregate_cost
 from quietbit.privacy.cost import Cost, sample_share, sampling_slack_upper
 from quietbit.privacy.divergence import smallest_probability_lower
 from quietbit.privacy.interpolated import (
@@ -78,7 +78,6 @@ MIN_BETA = 1e-6
 MAX_BETA = 2.0**16
 CUTS = tuple(2**k for k in range(1, 21))
 ROUNDING = 2.0**-50  # more than the sampler's range can move when its ends are rounded to doubles
-EVEN = 1e-9
 FAR = 7.0  # deviations; a rotated coordinate lies beyond with probability 1e-10 at most
 POINTS = 64
 LEAST_SHARE = 0.1  # of the radius, at which a coordinate is clamped
@@ -292,29 +291,20 @@ class InterpolatedMVU(Mechanism, SamplePriced, Summable, Designed, RoughMoments,
         """Return the cost of one secure sum of ``clients`` releases to one of the clients.
 
         ``clients``, from 2 to 100,000, counts honest clients that answer and do not collude with
-        the server. Designs of more bits whose codes are not sums of equal bits (`binomial_design`)
-        are refused.
+        the server. Designs of more than one bit are refused.
         """
         low, high = self.certified_range
         distance = self.distance(adjacency)
         alone = self._exact_cost(adjacency)
         cost = aggregate_cost(self.design, distance, clients, adjacency, low, high, alone=alone)
-        slack = self._slack
-        if self.bits > 1:
-            deviation = codes_deviation_upper(self.design, low, high)
-            slack = round_up(slack + self.ball.dimension * deviation)
-        return cost.with_slack(slack)
+        return cost.with_slack(self._slack)
 
     def mean_from_sum(self, total: NDArray[Any], clients: int) -> FloatVector:
-        """Return the mean of the decoded updates from sums of codes; refuse uneven values."""
+        """Return the mean of the decoded updates from sums of codes of one bit."""
         count = check_int(clients, "clients", 1)
-        values = self.values
-        even = float(np.ptp(np.diff(values))) <= EVEN * float(np.ptp(values))
-        require(even, "alphabet", values.tolist(), "evenly spaced for sums of codes")
-        largest = len(values) - 1
-        step = float(values[-1] - values[0]) / largest
-        sums = check_sums(total, count * largest)
-        mean = np.asarray(float(values[0]) + step * (sums / count))
+        require(self.bits == 1, "bits", self.bits, "1 for sums of codes")
+        zero, one = self.values
+        mean = np.asarray(float(zero) + float(one - zero) * (check_sums(total, count) / count))
         if self.rotation is None:
             return mean
         return self.rotation.back(mean)

@@ -3,8 +3,7 @@
 Idea     the server sees, per coordinate, how many of n clients sent a one. The other clients' bits
          are the noise: whatever they hold, the divergence is largest with k of them at one end of
          the range and the rest at the other; `bit_sums` covers all k, and `bit_pairs` finds the
-         worst pair of inputs. A code of a binomial design is the number of ones among c = 2^b - 1
-         bits, and costs at most c times one bit.
+         worst pair of inputs.
 Symbols  p, p': the client's two probabilities of a one; u = log(p/(1-p)); Q, Qbar as in
          `bit_sums`; kappa_alpha: sup of D_alpha/(x-x')^2; loss: largest log-ratio of one client.
 Source   docs/theory/secure-aggregation.md: proofs and rounding; Guo et al. (ICML 2023) leave it
@@ -14,31 +13,26 @@ Source   docs/theory/secure-aggregation.md: proofs and rounding; Guo et al. (ICM
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple, final
 
 import numpy as np
 
 from quietbit._typing import FloatMatrix, FloatVector
-from quietbit.design.closed_form import binomial_deviation_upper, is_evenly_spaced
-from quietbit.design.solve import solve
-from quietbit.design.table import Design, DesignSpec
+from quietbit.design.table import Design
 from quietbit.errors import check_int, check_real, require
 from quietbit.privacy.bit_pairs import pair_supremum_upper
 from quietbit.privacy.bit_sums import MOST_REACH, SumMoments
 from quietbit.privacy.cost import Cost
 from quietbit.privacy.divergence import CENTRE, Segments, check_around_centre, check_range
 from quietbit.privacy.orders import OrderConstant
-from quietbit.privacy.release import Divergence
 from quietbit.target import MOST_CLIENTS, Adjacency
 
-__all__ = ["AggregateConstant", "aggregate_cost", "codes_deviation_upper"]
+__all__ = ["AggregateConstant", "aggregate_cost"]
 
 # More than a sampler's error, by which others' probabilities may leave the range.
 OTHERS_ERROR = 2.0**-44
 GRAIN = 2.0**36  # ranges are rounded outwards to multiples of 1/GRAIN
-BINOMIAL = 1e-10  # largest difference of log-probabilities from binomial ones
 _TAIL = 40.0  # the mass outside a window is at most about e^-40
 _REACHES = (150.0, 300.0, MOST_REACH - 40)
 _LEAST_ORDER = 1 + 2.0**-4  # smaller orders use its bound: divergences grow with the order
@@ -46,8 +40,6 @@ _FEW = 64  # clients: so few that nodes are cheap and expansions in 1/n are loos
 _NODES = (5, 9, 17, 33, 65, 129, 257)
 _MOST_NODES = 257
 _MOST_NUMBERS = 1 << 14
-_SPARE = (0, 1, 2, 4, 8, 16, 32, 64)
-_NEGLIGIBLE = math.log(1e-6)
 
 
 class _Bits(NamedTuple):
@@ -97,8 +89,7 @@ class AggregateConstant(OrderConstant):
     ) -> None:
         adjacency = Adjacency(adjacency)
         bits = design.spec.output_bits
-        remedy = "use aggregate_cost for binomial designs"
-        require(bits == 1, "output bits of the design", bits, "1", remedy)
+        require(bits == 1, "output bits of the design", bits, "1 for sums")
         self._clients = check_int(clients, "clients", 2, MOST_CLIENTS)
         self._zero_out = adjacency is Adjacency.ZERO_OUT
         if self._zero_out:
@@ -248,8 +239,7 @@ def aggregate_cost(
     puts into a later one (no error feedback).
 
     Args:
-        design: of one bit, or binomial; with more bits the caller adds the protected client's own
-            deviation from a binomial law, `codes_deviation_upper` per coordinate, to the slack.
+        design: of one bit.
         distance: the largest L2 distance of two neighbours' inputs.
         clients: honest clients whose codes the sum contains, the protected one included.
         adjacency: which two inputs are neighbours.
@@ -262,11 +252,7 @@ def aggregate_cost(
     # Rounded outwards, so that ranges which differ in their last bits share the computation.
     low = math.floor(low * GRAIN) / GRAIN
     high = math.ceil(high * GRAIN) / GRAIN
-    kappa: Divergence
-    if design.spec.output_bits > 1:
-        kappa = _CodesConstant.over(design, low, high, clients, adjacency)
-    else:
-        kappa = _constant(design, low, high, clients, adjacency)
+    kappa = _constant(design, low, high, clients, adjacency)
     label = f"sum of {clients} codes, {adjacency.value}"
     cost = Cost.per_square(kappa, distance, label)
     if alone is None:
@@ -281,76 +267,3 @@ def _sigmoid(value: float) -> float:
     if value > -700:
         return 1 / (1 + math.exp(-value))
     return 0.0
-
-
-def codes_deviation_upper(design: Design, low: float, high: float) -> float:
-    """Bound the deviation of log-probabilities from a binomial law, of at most `BINOMIAL`.
-
-    Designs whose codes are not sums of equal bits are refused.
-    """
-    remedy = "use binomial_design"
-    rule = "evenly spaced for sums of codes of several bits"
-    require(is_evenly_spaced(design), "alphabet", design.alphabet.tolist(), rule, remedy)
-    deviation = binomial_deviation_upper(design, low, high)
-    rule = f"at most {BINOMIAL:g} for sums of codes of several bits"
-    require(deviation <= BINOMIAL, "deviation from binomial codes", deviation, rule, remedy)
-    return deviation
-
-
-@final
-@dataclass(frozen=True, slots=True)
-class _CodesConstant:
-    """kappa_alpha of a sum of codes, each a sum of ``bits`` equal bits with log-odds each (2x - 1).
-
-    ``short``, the tau of the page, bounds the chance that a code is not binomial.
-    """
-
-    bits: int
-    each: float
-    loss: float
-    short: float
-    clients: int
-    adjacency: Adjacency
-    low: float
-    high: float
-
-    @classmethod
-    def over(
-        cls, design: Design, low: float, high: float, clients: int, adjacency: Adjacency
-    ) -> _CodesConstant:
-        """Return the constant of a binomial design; refuse others."""
-        clients = check_int(clients, "clients", 2, MOST_CLIENTS)
-        deviation = codes_deviation_upper(design, low, high)
-        bits = design.spec.outputs - 1
-        each = design.spec.epsilon / bits
-        least = 1 / (1 + math.exp(-each * (2 * low - 1)))
-        most = 1 / (1 + math.exp(-each * (2 * high - 1)))
-        rarest = min(least, 1 - most) * (1 - 1e-12)
-        loss = bits * max(math.log(most / least), math.log((1 - least) / (1 - most))) * (1 + 1e-12)
-        short = deviation + OTHERS_ERROR / rarest**bits
-        return cls(bits, each, loss, short, clients, adjacency, low, high)
-
-    def __call__(self, alpha: float) -> float:
-        """Return kappa_alpha from above."""
-        alone = alpha * self.bits * self.each**2 / 2  # one client's code without the others
-        bound = alone
-        for spare in _SPARE:
-            if self.clients - spare < 2:
-                break
-            # More than J = spare others are not binomial with probability (n tau)^(J+1)/(J+1)! at
-            # most.
-            chance = (spare + 1) * math.log(self.clients * self.short) - math.lgamma(spare + 2)
-            tail = chance + 1e-9 + (alpha - 1) * self.loss
-            if tail + math.log(self.clients) <= _NEGLIGIBLE:
-                honest = self.clients - spare
-                design = _one_bit(self.each)
-                kappa = _constant(design, self.low, self.high, honest, self.adjacency)(alpha)
-                binomial = self.bits * kappa * (1 + 1e-9 + 2.0**-46 / self.each)
-                bound = min(bound, binomial + alone * math.exp(tail))
-                break
-        return bound * (1 + 1e-14)
-
-
-@lru_cache(maxsize=16)
-def _one_bit(epsilon: float) -> Design:
-    return solve(DesignSpec(2, 1, epsilon), cache=False)

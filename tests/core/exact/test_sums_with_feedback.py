@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from quietbit.design.closed_form import binomial_design
+from quietbit.design.solve import closed_design
+from quietbit.design.table import DesignSpec
 from quietbit.privacy.aggregate import AggregateConstant
 from quietbit.target import Adjacency
 
@@ -55,7 +56,7 @@ def test_feedback_breaks_the_account_of_several_sums_and_nothing_else_does():
     claimed = (
         2
         * AggregateConstant(
-            binomial_design(1, EPSILON), 0.0, 1.0, OTHERS + 1, Adjacency.ZERO_OUT
+            closed_design(DesignSpec(2, 1, EPSILON)), 0.0, 1.0, OTHERS + 1, Adjacency.ZERO_OUT
         ).upper(2.0)
         * SHIFT**2
     )

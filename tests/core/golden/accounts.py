@@ -22,10 +22,9 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from quietbit.design.closed_form import binomial_design
 from quietbit.design.profile import Profile
 from quietbit.design.solve import solve
-from quietbit.design.table import DesignSpec
+from quietbit.design.table import Design, DesignSpec, exact_rows
 from quietbit.mechanism.adaptive_clip import AdaptiveClip
 from quietbit.mechanism.additive import Gaussian
 from quietbit.mechanism.ball import Ball, Norm
@@ -66,6 +65,7 @@ KINDS = (
 BY_SAMPLE = ("gaussian", "laplace", "sign", "imvu", "imvu-l1", "independent-skellam")
 BY_SUM = ("imvu", "imvu-clamped", "imvu-binomial")
 ANSWER = 0.1000000000000011  # pure, beside every update of a "watched" kind
+GONE = ("vmvu-direct", "imvu-binomial")  # normals of 4 bits, and sums of codes of 2 bits
 PURE = ("laplace", "imvu-l1", "mvu-l1", "vmvu")
 
 
@@ -114,6 +114,17 @@ def setting(number: int) -> Setting:
     return Setting(tuple(parts), unit, trust, adjacency, delta, epsilon)
 
 
+def binomial(epsilon: float) -> Design:
+    """A design of two bits whose codes are sums of three equal bits."""
+    each = epsilon / 3
+    choose = np.log([1, 3, 3, 1])
+    odds = np.array([[-each], [each]])
+    logs = choose + np.arange(4) * odds - 3 * np.logaddexp(0.0, odds)
+    half_width = 0.5 / math.tanh(each / 2)
+    alphabet = 0.5 + half_width * (2 * np.arange(4) / 3 - 1)
+    return Design(DesignSpec(2, 2, epsilon), exact_rows(np.exp(logs)), alphabet)
+
+
 @cache
 def mechanism(kind: str, strength: float) -> Any:
     """A mechanism of this kind; ``strength`` is about its epsilon."""
@@ -129,8 +140,7 @@ def mechanism(kind: str, strength: float) -> Any:
         "imvu-clamped": lambda: InterpolatedMVU(
             solve(DesignSpec(2, 1, strength / 8), cache=False), ROUND, 8.0, True
         ),
-        "imvu-codes": lambda: InterpolatedMVU(binomial_design(2, strength), ROUND, 4.0, True),
-        "imvu-binomial": lambda: InterpolatedMVU(binomial_design(2, strength), ROUND, 2.0, True),
+        "imvu-codes": lambda: InterpolatedMVU(binomial(strength), ROUND, 4.0, True),
         "imvu-levels": lambda: InterpolatedMVU(
             solve(DesignSpec(3, 1, strength), cache=False), ROUND
         ),
@@ -193,8 +203,8 @@ def compare(number: int, before: Mapping[str, Any]) -> tuple[str, float]:
     were.
     """
     asked = setting(number)
-    if any(part[0] == "vmvu-direct" for part in asked.parts):
-        return "refused", 1.0  # normals of 4 bits, which are gone
+    if any(part[0] in GONE for part in asked.parts):
+        return "refused", 1.0
     planned, adaptive = accounts(asked)
     old, stopped = before["planned"][number], min(before["ledger"][number], before["cap"][number])
     ratio = 1.0 if adaptive == planned else adaptive / planned if planned else math.inf

@@ -5,7 +5,8 @@ from dataclasses import fields, replace
 
 from federation.node.makers import BALL, MECHANISM
 from federation.secagg.kit import identity
-from quietbit.design.closed_form import binomial_design
+from quietbit.design.solve import solve
+from quietbit.design.table import DesignSpec
 from quietbit.mechanism.ball import Ball
 from quietbit.mechanism.interpolated import InterpolatedMVU
 from quietbit.mechanism.rotation import round_number
@@ -13,7 +14,7 @@ from quietbit.node.request import Request, SumPart, run_name, sum_plan
 from refusals import refuses
 
 LARGER = InterpolatedMVU(MECHANISM.design, Ball("l2", 1.0, 43))
-WIDER = InterpolatedMVU(binomial_design(2, 1.5), BALL)
+WIDER = InterpolatedMVU(solve(DesignSpec(2, 2, 1.5)), BALL)
 
 
 def asked(clients=6, threshold=4, server="honest-but-curious", run=1, number=1, honest=2, **near):

@@ -50,12 +50,11 @@ def compare_sums(
     target: Target,
     clients: int,
     min_honest_clients: int | None = None,
-    bits: int = 1,
 ) -> tuple[SumRow, ...]:
     """Calibrate codes behind masks on an L2 ball and return their `compare_calibration`."""
     honest = min_honest_clients
     calibrated = calibrate_sum(
-        ball=ball, **target.keywords(), clients=clients, min_honest_clients=honest, bits=bits
+        ball=ball, **target.keywords(), clients=clients, min_honest_clients=honest
     )
     return compare_calibration(calibrated, target.epsilon)
 
@@ -93,16 +92,11 @@ def compare_calibration(calibrated: SumCalibration, epsilon: float) -> tuple[Sum
         "imvu", ball=ball, epsilon=epsilon, delta=delta, adjacency=adjacency, releases=releases
     )
     secure = Trust.SECURE_AGGREGATION
-    width = mechanism.bits
-    if width == 1:
-        words = "one bit"
-    else:
-        words = f"{width} bits"
     seen = (mechanism.privacy(adjacency) * releases).epsilon(delta)
     ideal = (ball.radius / noise / count) ** 2 / share
     return (
         SumRow(
-            f"{words}, secure sum",
+            "one bit, secure sum",
             calibrated.wire_bits,
             guarantee.epsilon_upper,
             calibrated.squared_error,
@@ -110,9 +104,7 @@ def compare_calibration(calibrated: SumCalibration, epsilon: float) -> tuple[Sum
         ),
         SumRow("ideal distributed Gaussian", 32, gaussian(noise), ideal, secure),
         SumRow("Skellam, secure sum", SKELLAM_BITS, skellam(grains), grainy, secure),
-        SumRow(
-            "the same codes, seen one by one", width, seen, calibrated.squared_error, Trust.LOCAL
-        ),
+        SumRow("the same codes, seen one by one", 1, seen, calibrated.squared_error, Trust.LOCAL),
         SumRow(
             "one bit, local",
             1,

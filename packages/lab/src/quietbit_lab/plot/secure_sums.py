@@ -34,7 +34,6 @@ LOOKS: dict[int, dict[str, Any]] = {
 def plot_secure_aggregation(
     ball: Ball,
     target: Target,
-    bits: int = 1,
     share: float = 1.0,
     report: Callable[[float, str], None] | None = None,
 ) -> Figure:
@@ -48,7 +47,7 @@ def plot_secure_aggregation(
             report(place / len(COHORTS), f"{clients:,} clients")
         honest = max(2, math.floor(clients * share * (1 + 1e-12)))
         rows[clients] = compare_sums(
-            ball=ball, target=target, clients=clients, min_honest_clients=honest, bits=bits
+            ball=ball, target=target, clients=clients, min_honest_clients=honest
         )
     if target.releases == 1:
         sums = "one sum"
@@ -80,7 +79,7 @@ def plot_secure_aggregation(
         ):  # one more bit at every doubling: points where it was computed, steps between
             right.step(
                 grid,
-                [bits_for(n, 2**bits - 1) for n in grid],
+                [bits_for(n, 1) for n in grid],
                 **{**style, "marker": None, "where": "post"},
             )
             right.plot(COHORTS, sent, **{**style, "linestyle": "none"})
