@@ -4,6 +4,7 @@ together.
 
 from __future__ import annotations
 
+import json
 from itertools import pairwise
 from typing import Any
 
@@ -15,6 +16,7 @@ from path import decode, encode, many, width
 from quietbit import Mechanism
 from quietbit.errors import InvalidParameter, InvalidPayload
 from quietbit.kernel.rng import secure_rng, seeded_rng
+from quietbit.mechanism.registry import build, canonical_text, describe, identity_of
 from quietbit.target import Adjacency
 from refusals import refuses
 
@@ -177,12 +179,6 @@ def test_repeating_is_composing(mechanism: Any, adjacency: Adjacency) -> None:
     assert repeated.epsilon(1e-6) == pytest.approx(composed.epsilon(1e-6), rel=1e-9)
 
 
-def test_an_adjacency_must_be_named(mechanism: Any) -> None:
-    with refuses("adjacency", "remove"):
-        mechanism.privacy("remove")
-    assert mechanism.privacy("zero-out").adjacency is Adjacency.ZERO_OUT
-
-
 def test_moments_are_those_of_a_coordinate_in_the_ball(mechanism: Any) -> None:
     radius = mechanism.ball.radius
     means = [mechanism.expectation(value) for value in np.linspace(-radius, radius, 9)]
@@ -199,3 +195,10 @@ def test_a_repr_shows_public_choices_only(mechanism: Any) -> None:
     encode(mechanism, update(mechanism.ball), seeded_rng(1))
     assert repr(mechanism) == before
     assert "radius=0.7" in before
+
+
+def test_a_description_leads_back(mechanism: Any) -> None:
+    again = build(json.loads(json.dumps(describe(mechanism))))
+    assert again == mechanism
+    assert canonical_text(again) == canonical_text(mechanism)
+    assert identity_of(again) == identity_of(mechanism)

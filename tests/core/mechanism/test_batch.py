@@ -20,7 +20,6 @@ from quietbit import (
 from quietbit.kernel.select import default_kernel
 from quietbit.mechanism.base import Mechanism
 from quietbit.mechanism.batch import BatchSum, PoissonBatch, draw_batch
-from quietbit.mechanism.registry import build, describe, family_of, identity_of
 from quietbit.privacy.account import ORDERS
 from quietbit.wire.uplink import Uplink
 from quietbit_lab.baseline.noise import Laplace
@@ -218,11 +217,3 @@ def test_batches_are_drawn_with_the_rate_and_independently() -> None:
     )  # a binomial's, not that of a batch of fixed size
     assert draw_batch(secure_rng(), 1.0, 7).tolist() == list(range(7))
     assert draw_batch(secure_rng(), 0.5, 0).size == 0
-
-
-def test_a_description_builds_the_same_mechanism() -> None:
-    batch = one_bit(10, 0.1, keep=16)
-    again = build(describe(batch))
-    assert identity_of(again) == identity_of(batch)
-    assert family_of(batch) == "imvu"
-    assert identity_of(batch) != identity_of(PoissonBatch(batch.inner, 10, 0.2))

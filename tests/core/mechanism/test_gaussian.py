@@ -6,11 +6,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from path import decode, encode
+from path import decode
 from quietbit import Ball, Gaussian, Norm
 from quietbit.errors import InvalidPayload
-from quietbit.kernel.rng import seeded_rng
-from quietbit.kernel.rounded import grid_of
 from quietbit.privacy.cost import Cost
 from quietbit.target import Adjacency
 from refusals import refuses
@@ -28,31 +26,12 @@ def test_the_curve_is_the_textbook_one() -> None:
     assert zero.epsilon(1e-5) < Cost.linear(zero.slope).epsilon(1e-5)
 
 
-def test_codes_are_the_bits_of_floats() -> None:
-    mechanism = Gaussian(BALL, 1.0)
-    assert mechanism.layout.bits == 32
-    codes = encode(mechanism, np.zeros((5, 1), dtype=np.float32), seeded_rng(1))
-    assert codes.dtype == np.uint32
-    assert codes.shape == (5, 1)
-    decoded = decode(mechanism, codes)
-    assert np.allclose(decoded, codes.view(np.float32), rtol=0, atol=1e-9)
-
-
 def test_patterns_of_no_number_are_refused() -> None:
     codes = np.zeros(5, dtype=np.uint32)
     for pattern in (0x7F800000, 0xFF800000, 0x7FC00000):
         codes[2] = pattern
         with pytest.raises(InvalidPayload, match="floats of the payload must be finite"):
             decode(Gaussian(BALL, 1.0), codes)
-
-
-def test_noise_is_added_to_the_update_in_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
-    mechanism, update = Gaussian(BALL, 1.0), np.array([0.1, -0.2, 0.3, 0.0, 1.0])
-    whole = decode(mechanism, encode(mechanism, update, seeded_rng(2)))
-    zero = decode(mechanism, encode(mechanism, np.zeros(5), seeded_rng(2)))
-    assert np.allclose(whole - zero, update, atol=2 * grid_of(mechanism.unit))
-    monkeypatch.setattr("quietbit.mechanism.additive.CHUNK", 2)
-    assert np.array_equal(whole, decode(mechanism, encode(mechanism, update, seeded_rng(2))))
 
 
 @pytest.mark.parametrize("multiplier", [0.0, -1.0, math.nan, math.inf, 1e-7, 1e8, "1", True])

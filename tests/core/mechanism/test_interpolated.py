@@ -7,7 +7,7 @@ import mpmath
 import numpy as np
 import pytest
 
-from core.mechanism.makers import MECHANISMS, design, table, update
+from core.mechanism.makers import design, table, update
 from path import encode
 from quietbit import Ball, InterpolatedMVU, Norm
 from quietbit.errors import InvalidParameter
@@ -113,19 +113,6 @@ def test_a_decoder_changes_no_code_and_no_account() -> None:
         encode(plain, vector, seeded_rng(1)), encode(other, vector, seeded_rng(1))
     )
     assert plain.privacy(Adjacency.ZERO_OUT) == other.privacy(Adjacency.ZERO_OUT)
-
-
-@pytest.mark.parametrize("name", ["reference", "cpu"])
-def test_every_kernel_gives_the_same_codes(name: str) -> None:
-    mechanism = MECHANISMS["imvu three bits five levels"]
-    vector = update(mechanism.ball).astype(np.float32)
-    default = encode(mechanism, vector, seeded_rng(8))
-    assert np.array_equal(default, encode(mechanism, vector, seeded_rng(8), kernel=name))
-
-
-def test_an_unknown_kernel_is_refused_before_a_word_is_drawn() -> None:
-    with refuses("kernel", "quantum"):
-        encode(InterpolatedMVU(design(), BALL), np.zeros(3), seeded_rng(1), kernel="quantum")
 
 
 def test_the_l1_curve_is_pure_and_no_worse_than_the_l2_curve_of_the_same_inputs() -> None:

@@ -18,7 +18,6 @@ import quietbit
 import quietbit.target
 from federation.simulate.makers import small_problem
 from plans import flat_plan
-from quietbit import Plan
 from quietbit.cli.main import main
 from quietbit.federation.simulate import Training, simulate
 from quietbit.mechanism import registry
@@ -120,23 +119,6 @@ def test_simulate(installed):
         small_problem(), flat_plan("linear-bit", **GIVEN, rng="seeded"), Training(0.1, 6)
     )
     np.testing.assert_array_equal(run.parameters, same.parameters)
-
-
-def test_flower(installed):
-    pytest.importorskip("flwr", reason="needs the flower extra: pip install 'quietbit[flower]'")
-
-    config = {
-        "quietbit.mechanism": "linear-bit",
-        "quietbit.mechanism.norm": "l1",
-        "quietbit.clip": 1.0,
-        "quietbit.epsilon": 6.0,
-        "quietbit.delta": 1e-6,
-        "quietbit.adjacency": "zero-out",
-        "quietbit.releases": 4,
-    }
-    mechanism = Plan.from_run_config(config).mechanism_for(39)
-    assert isinstance(mechanism, installed.LinearBit)
-    assert (mechanism.privacy(quietbit.Adjacency.ZERO_OUT) * 4).epsilon(1e-6) <= 6
 
 
 def test_command_line(installed, capsys, tmp_path):

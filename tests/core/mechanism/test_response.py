@@ -15,7 +15,6 @@ import pytest
 from core.mechanism.makers import CountingWords
 from core.statistical.kit import assert_binomial, seed
 from quietbit import Adjacency, InvalidParameter, InvalidPayload, Uplink, seeded_rng
-from quietbit.mechanism.registry import build, describe, family_of, identity_of
 from quietbit.mechanism.response import WORDS, RandomisedResponse
 from quietbit.wire.payload import Payload
 
@@ -109,14 +108,6 @@ def test_shares_become_the_cell_of_an_example_that_is_drawn() -> None:
     )  # and nothing is in a negative cell: a lie
 
 
-@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
-def test_what_is_not_finite_is_refused_before_a_word_is_drawn(bad: float) -> None:
-    rng = Fixed(0, 0, 0)
-    with pytest.raises(InvalidParameter):
-        said(RandomisedResponse(3, 0.5), np.array([0.5, bad, 0.0]), rng)
-    assert rng.draws == 0
-
-
 def test_the_decoded_mean_is_the_share_of_every_cell() -> None:
     mechanism = RandomisedResponse.within(1.5, 3, "replace-one")
     rng, shares, count = seeded_rng(seed(5)), np.array([0.6, 0.3, 0.1]), 4000
@@ -137,14 +128,6 @@ def test_a_cell_that_there_is_not_is_refused() -> None:
     accumulator = mechanism.accumulator(None, 9)  # type: ignore[arg-type]
     with pytest.raises(InvalidPayload, match="cell of the answer"):
         accumulator.check(np.array([3], dtype=np.uint8))
-
-
-def test_it_is_rebuilt_from_its_description_and_has_its_own_word() -> None:
-    mechanism = RandomisedResponse.within(0.5, 2, "zero-out")
-    again = build(describe(mechanism))
-    assert again == mechanism
-    assert identity_of(again) == identity_of(mechanism)
-    assert family_of(mechanism) == "response"
 
 
 @pytest.mark.parametrize(

@@ -35,7 +35,7 @@ from quietbit import (
 from quietbit.design.profile import Profile
 from quietbit.mechanism.ball import usual_kernel
 from quietbit.mechanism.registry import build, describe, identity_of
-from quietbit.mechanism.rotation import Rotation, rotation_for
+from quietbit.mechanism.rotation import Rotation
 from quietbit_lab.baseline.noise import Sign
 from refusals import refuses
 
@@ -341,16 +341,3 @@ def test_what_cannot_be_rotated_is_refused() -> None:
         )
     with refuses("rotate", True):
         calibrate("gaussian", ball=Ball(Norm.L2, 1.0, 64), epsilon=1.0, rotate=True, **TARGET)
-
-
-@pytest.mark.parametrize("size", [1, 2, 3, 67, 4096, 4097, 9001])
-@pytest.mark.parametrize("whole", [False, True])
-def test_a_rotation_keeps_lengths_and_is_undone(size: int, whole: bool) -> None:
-    turn, update = (
-        rotation_for(size, whole=whole),
-        np.random.default_rng(size).standard_normal(size),
-    )
-    y = usual_kernel().rotate([update], turn.seed, turn.block, kind=np.float64)
-    assert y.shape == (size,)
-    assert np.linalg.norm(y) == pytest.approx(np.linalg.norm(update), rel=1e-12)
-    assert turn.back(y) == pytest.approx(update, abs=1e-12)

@@ -8,13 +8,8 @@ import pytest
 
 from core.laws.test_mechanisms import *  # noqa: F403
 from lab.baseline.makers import BASELINES
-from quietbit.mechanism import registry
 
 
 @pytest.fixture(params=BASELINES.values(), ids=BASELINES.keys())
 def mechanism(request: pytest.FixtureRequest) -> Any:
     return request.param
-
-
-def test_a_description_leads_back(mechanism: Any) -> None:
-    assert registry.build(registry.describe(mechanism)) == mechanism
