@@ -6,7 +6,7 @@ Idea     MVU dithers both worlds, so a statement must name what it compares. Giv
 Symbols  S: every grid vector that is ever sampled lies within S of (1/2, ..., 1/2) in the norm
          named; P_i the row of level x_i; Q a reference row. These theorems need nothing else from
          the dithering: rejection enforces S.
-Source   Chaudhuri et al. (2022) for MVU; docs/theory/interpolated.md, "Rows of MVU", has the
+Source   Chaudhuri et al. (2022) for MVU; packages/lab/docs/baselines.md, "Rows of MVU", has the
          proofs: a release is (alpha, k distance^2)-RDP, k the largest divergence per squared
          distance of two rows (replace-one, 2S), or of a row and Q, both ways round (zero-out, S).
 """

@@ -6,7 +6,8 @@ Idea     Laplace noise is sampled as the Gaussian's is (`quietbit.mechanism.addi
 Symbols  C = radius; S = C for zero-out and 2C for replace-one; scale: of the noise; R: where `Sign`
          cuts. e = S / scale is the epsilon of a Laplace release.
 Source   Guo et al. (ICML 2023), section "Experiments"; Mironov (2017), Proposition 6; Jin et al.
-         (2020), "Stochastic-sign SGD"; docs/theory/rounded-noise.md and docs/theory/numerics.md.
+         (2020), "Stochastic-sign SGD"; docs/theory/rounded-noise.md;
+         packages/lab/docs/baselines.md.
 """
 
 from __future__ import annotations
