@@ -97,7 +97,7 @@ def laboratory_commands() -> set[str]:
     return {
         word
         for word, command in group.commands.items()
-        if str(getattr(command.callback, "__module__", "")).startswith("quietbit_lab")
+        if hook("command_line").is_of_laboratory(command)
     }
 
 
@@ -118,9 +118,7 @@ def unannounced(text: str) -> list[str]:
 
 @pytest.mark.parametrize("page", PAGES, ids=name)
 def test_a_page_installs_the_laboratory_before_it_uses_its_commands(page):
-    """The page of the command line lists all commands, and says which are the laboratory's."""
-    if page.name != "command-line.md":
-        assert unannounced(page.read_text(encoding="utf-8")) == []
+    assert unannounced(page.read_text(encoding="utf-8")) == []
 
 
 def test_an_unannounced_command_of_the_laboratory_is_noticed():
@@ -186,9 +184,10 @@ def test_a_dead_link_is_noticed(tmp_path):
 
 def test_the_page_of_the_command_line_is_what_the_commands_say():
     module = hook("command_line")
-    text = module.PAGE.read_text(encoding="utf-8")
-    assert text == module.page(), "the page is stale: run `make site`"
-    assert "## quietbit doctor" in text
+    for page, text in module.pages().items():
+        assert page.read_text(encoding="utf-8") == text, f"{page.name} is stale: run `make site`"
+    assert "## quietbit doctor" in module.pages()[module.PAGE]
+    assert "## quietbit train" in module.pages()[module.LABORATORY]
 
 
 def test_the_page_of_the_reference_is_what_the_sources_say():

@@ -1,9 +1,8 @@
-"""Write docs/reference/command-line.md from the commands themselves.
+"""Write the two pages of the command line, the library's and the laboratory's, from the commands.
 
     python docs/hooks/command_line.py
 
-A test fails when the page is not what this would write, so the page cannot fall behind the
-commands.
+A test fails when a page is not what this would write, so no page can fall behind the commands.
 """
 
 from __future__ import annotations
@@ -16,24 +15,44 @@ import typer.main
 
 from quietbit.cli.app import app
 
-__all__ = ["PAGE", "page"]
+__all__ = ["LABORATORY", "PAGE", "is_of_laboratory", "pages"]
 
-PAGE = Path(__file__).parent.parent / "reference" / "command-line.md"
+ROOT = Path(__file__).parent.parent.parent
+PAGE = ROOT / "docs" / "reference" / "command-line.md"
+LABORATORY = ROOT / "packages" / "lab" / "docs" / "command-line.md"
 OPENING = """# The command line
 
 This page is generated from the commands (`docs/hooks/command_line.py`); `quietbit COMMAND --help` says more about each.
 Every command takes `--json` and `--help`. Tables and JSON go to stdout, progress to stderr. Exit codes: 0 done; 1 done,
 and the answer is no; 2 bad input, with one sentence on stderr and nothing written; 130 interrupted.
-`quietbit --install-completion` teaches your shell to complete commands and options.
+`quietbit --install-completion` teaches your shell to complete commands and options. `train`, `demo`, `sweep`, `report` and others are
+[the laboratory's](../../packages/lab/docs/command-line.md).
 """
 
 
-def page() -> str:
-    """Return the whole page."""
+LABORATORY_OPENING = """# The laboratory's commands
+
+Besides [the library's](../../../docs/reference/command-line.md), which says what holds for all of them, once this is installed:
+
+```bash
+pip install . ./packages/lab    # in a checkout of quietbit
+```
+"""
+
+
+def pages() -> dict[Path, str]:
+    """Return both pages: the commands of the library, and those of the laboratory."""
     group: Any = typer.main.get_command(app)
-    return "\n".join(
-        [OPENING, *(_section(name, command) for name, command in group.commands.items())]
-    )
+    texts = {PAGE: [OPENING], LABORATORY: [LABORATORY_OPENING]}
+    for name, command in group.commands.items():
+        place = LABORATORY if is_of_laboratory(command) else PAGE
+        texts[place].append(_section(name, command))
+    return {place: "\n".join(sections) for place, sections in texts.items()}
+
+
+def is_of_laboratory(command: Any) -> bool:
+    """Return whether the laboratory brings a command."""
+    return str(getattr(command.callback, "__module__", "")).startswith("quietbit_lab")
 
 
 def _section(name: str, command: Any) -> str:
@@ -80,4 +99,5 @@ def _metavar(one: Any) -> str:
 
 
 if __name__ == "__main__":
-    PAGE.write_text(page(), encoding="utf-8")
+    for place, text in pages().items():
+        place.write_text(text, encoding="utf-8")
