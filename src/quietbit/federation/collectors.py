@@ -2,9 +2,8 @@
 
 Idea     a collector says what to ask next (`Query`), reads what comes, and has the mean at the end.
          It knows no engine and counts nobody: `federation.round` does. `Plain` is a mean of
-         releases that the server sees; masked sums are in `parts/secure_aggregation.py`; a
-         simulation without privacy, or with a trusted server, has one of its own
-         (`simulate/clients.py`).
+         releases that the server sees; masked sums are in `masked_sum.py`; a simulation without
+         privacy, or with a trusted server, has one of its own (`simulate/clients.py`).
 """
 
 from __future__ import annotations

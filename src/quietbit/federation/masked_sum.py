@@ -1,0 +1,269 @@
+"""A masked sum as the collector of a round: from the nodes that are asked to their unmasked mean.
+
+Idea     keys and shares are asked for before a round's releases, which are masked vectors; lists
+         are confirmed and unmasking asked for when they have arrived. Each step asks those who took
+         the last one. Below the threshold the round fails closed: no further step is asked, nothing
+         is unmasked, and there is no mean.
+Symbols  U1: clients that dealt shares; U2: those whose vector arrived.
+Source   Bonawitz et al. (CCS 2017), Figure 4; `quietbit.secagg`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from typing import Any, ClassVar, TypeAlias, final
+
+from attrs import define, field
+
+from quietbit._typing import FloatVector
+from quietbit.errors import InvalidParameter, InvalidPayload, require
+from quietbit.federation.collectors import Collector, Query
+from quietbit.federation.messages import SUM, Node, Release, Reply, answer_of, sum_request
+from quietbit.mechanism.abilities import Summable, SummableRows
+from quietbit.mechanism.base import Mechanism
+from quietbit.node.request import ALONE, CONFIRM, IDENTITY, KEYS, SHARES, STEPS, UNMASK, VECTOR
+from quietbit.secagg.codec import (
+    Advertisement,
+    Unmasking,
+    pack_evidence,
+    pack_inbox,
+    pack_roster,
+    unpack_dealt,
+    write_places,
+)
+from quietbit.secagg.identity import PUBLIC_SIZE, SIGNATURE_SIZE, MemberList
+from quietbit.secagg.plan import SumPlan
+from quietbit.secagg.server import MaskedSum, SumServer
+
+__all__ = ["Masked", "Members"]
+
+# The plan of a sum of this many clients, whose members have these keys.
+PlanOf: TypeAlias = Callable[[int, tuple[bytes, ...] | None], SumPlan]
+
+
+@final
+@define(eq=False)
+class Members:
+    """Who may be in sums that are secret from a server that lies, and which nodes they are."""
+
+    listed: MemberList
+    places: dict[Node, int] = field(factory=dict, init=False)  # of nodes that have said
+
+    def keys(self, nodes: list[Node]) -> tuple[bytes, ...]:
+        """Return the public keys of nodes that have said who they are."""
+        return self.listed.keys([self.places[node] for node in nodes])
+
+    def table(self, nodes: list[Node]) -> bytes:
+        """Return the places of nodes in the list, as they are told each other."""
+        return write_places([self.places[node] for node in nodes])
+
+    def identify(self, key: bytes, node: Node) -> int:
+        """Note who a node says it is; whether it is will show in what it signs."""
+        require(len(key) == PUBLIC_SIZE, "length of the identity", len(key), f"{PUBLIC_SIZE} bytes")
+        place = self.listed.place(key)
+        if place is None:
+            raise InvalidParameter.of("identity", "in the list of members", key.hex())
+        taken = any(self.places[other] == place for other in self.places if other != node)
+        require(not taken, "identity", key.hex(), "used by one node only")
+        self.places[node] = place
+        return place
+
+
+@final
+@define(eq=False)
+class Masked(Collector):
+    """A masked sum from the first request to the unmasked mean.
+
+    Each query is one step: identities where the server may lie, keys, shares, the masked vectors,
+    which are the releases of the round, confirmed lists where the server may lie, and unmasking.
+    """
+
+    result: ClassVar[str] = "sum"
+
+    mechanism: Mechanism
+    plan_of: PlanOf
+    timeout: float  # of a step that needs no app
+    members: Members | None = None  # where the server may lie
+    _queries: Iterator[Query] = field(init=False)
+    _numbers: dict[Node, int] = field(factory=dict, init=False)  # a node's number in the sum
+    _left: list[Any] = field(factory=list, init=False)  # nodes that are still there
+    _done: dict[str, set[Node]] = field(init=False)  # nodes that took a step, by step
+    _step: str = field(default="", init=False)
+    _read: Callable[[bytes, Node], Any] = field(init=False)  # the answer to that step
+    _values: dict[int, Any] = field(factory=dict, init=False)  # what was read, by number
+    _server: SumServer | None = field(default=None, init=False)
+    _sum: MaskedSum | None = field(default=None, init=False)
+
+    @_done.default
+    def _none(self) -> dict[str, set[Node]]:
+        return {step: set() for step in (IDENTITY, *STEPS)}
+
+    def start(self, nodes: Sequence[Node]) -> None:
+        """Begin with the nodes of a round."""
+        self._left = sorted(nodes, key=_order)
+        self._queries = self._steps()
+
+    def next(self) -> Query | None:
+        """Return the next step, of those who took the last one; raise below the threshold."""
+        return next(self._queries, None)
+
+    def side_request(self, requests: int) -> Mapping[str, Any]:
+        """Return what is asked beside the sum: the server sees the release."""
+        return {SUM: sum_request(ALONE, requests, 1)}
+
+    def answer(self, node: Node, reply: Reply) -> None:
+        """Read the answer to a step."""
+        data = answer_of(reply.records.get(SUM), self._step)
+        self._values[self._numbers[node]] = self._read(data, node)
+        self._done[self._step].add(node)
+
+    def decode(self, payload: Any) -> FloatVector:
+        """Refuse: nothing is seen of one vector."""
+        raise InvalidPayload("A masked vector says nothing by itself.")
+
+    def add(self, release: Release) -> None:
+        """Add a node's vector to the sum."""
+        if self._server is None:
+            raise InvalidPayload("No vector was asked for.")
+        self._server.receive(self._numbers[release.node], bytes(release.payload))
+        self._done[VECTOR].add(release.node)
+
+    def mean(self) -> FloatVector | None:
+        """Decode the unmasked sum; None where there is none."""
+        if self._sum is None:
+            return None
+        count = len(self._sum.clients)
+        return Summable.of(self.mechanism).mean_from_sum(self._sum.total, count)
+
+    def kept(self) -> FloatVector | None:
+        """Return the mean on the rows that all nodes keep; None where there is no sum."""
+        if self._sum is None:
+            return None
+        count = len(self._sum.clients)
+        return SummableRows.of(self.mechanism).kept_from_sum(self._sum.total, count)
+
+    def columns(self) -> Mapping[str, Any]:
+        """Return how many nodes took each step."""
+        steps = []
+        for step in STEPS:
+            if step != CONFIRM or self.members is not None:
+                steps.append(len(self._done[step]))
+        return {"steps": tuple(steps)}
+
+    @property
+    def size(self) -> int:
+        """How many clients the sum was to be of."""
+        return len(self._numbers) or len(self._left)
+
+    def liars(self) -> Mapping[Node, str]:
+        """Return the nodes that broke the protocol, with what they did."""
+        nodes = {number: node for node, number in self._numbers.items()}
+        liars = {} if self._server is None else self._server.liars
+        return {nodes[number]: lie for number, lie in liars.items()}
+
+    def _steps(self) -> Iterator[Query]:
+        """Ask for step after step, and hand what comes to the server of the sum."""
+        keys_of_members: tuple[bytes, ...] | None = None
+        table = b""
+        if self.members is not None:
+            yield from self._identities(self.members)
+            keys_of_members = self.members.keys(self._left)
+            table = self.members.table(self._left)
+        self._numbers = _numbered(self._left)
+        plan = self.plan_of(len(self._left), keys_of_members)
+        server = SumServer(plan)
+        self._server = server
+
+        def keys(data: bytes, node: Node) -> Advertisement:
+            """Read a node's keys; refuse those that would make all others leave."""
+            advertisement = Advertisement.read(plan, data)
+            advertisement.check(plan, self._numbers[node])
+            return advertisement
+
+        def shares(data: bytes, node: Node) -> dict[int, bytes]:
+            """Read a node's shares; refuse a node that deals to some of the others alone."""
+            dealt = unpack_dealt(data)
+            holders = server.holders(self._numbers[node])
+            rule = "exactly the others of the roster"
+            require(set(dealt) == holders, "receivers of its shares", sorted(dealt), rule)
+            return dealt
+
+        yield self._query(KEYS, dict.fromkeys(self._left, table), keys)
+        roster = server.advertise(self._values)
+        tables = dict.fromkeys(self._there(KEYS, roster), pack_roster(roster))
+        yield self._query(SHARES, tables, shares)
+        inboxes = server.deal(self._values)
+        dealers = server.dealers()
+        tables = {}
+        for node in self._there(SHARES, inboxes):
+            tables[node] = pack_inbox(plan, dealers, inboxes[self._numbers[node]])
+        yield self._query(VECTOR, tables, releases=True)
+        arrived = server.arrived()
+        confirmed: dict[int, bytes] = {}
+        if plan.active:
+            lists = dict.fromkeys(self._there(VECTOR), plan.bitmap(arrived))
+            yield self._query(CONFIRM, lists, _signature)
+            confirmed = server.confirm(self._values)
+        tables = {}
+        for node in self._there(CONFIRM if plan.active else VECTOR):
+            masked = server.masked(self._numbers[node])
+            tables[node] = pack_evidence(plan, arrived, confirmed, masked)
+        yield self._query(UNMASK, tables, _unmasking)
+        self._sum = server.finish(self._values)
+
+    def _identities(self, members: Members) -> Iterator[Query]:
+        """Ask nodes who they are, unless they have said so; leave one node per member."""
+        nodes = self._left
+        places = members.places
+        self._numbers = _numbered(nodes)
+        strangers = [node for node in nodes if node not in places]
+        if strangers:
+            yield self._query(IDENTITY, dict.fromkeys(strangers, b""), members.identify)
+        by_place = {places[node]: node for node in reversed(nodes) if node in places}
+        self._left = sorted(by_place.values(), key=_order)
+
+    def _query(
+        self,
+        step: str,
+        tables: Mapping[Node, bytes],
+        read: Callable[[bytes, Node], Any] | None = None,
+        *,
+        releases: bool = False,
+    ) -> Query:
+        """Return the query of a step, with a table for each node."""
+        self._step = step
+        self._values = {}
+        if read is not None:
+            self._read = read
+        records = {}
+        for node, table in tables.items():
+            request = sum_request(step, len(self._numbers), self._numbers[node], table)
+            records[node] = {SUM: request}
+        timeout = None if releases else self.timeout
+        return Query(tuple(tables), records, step, releases, timeout)
+
+    def _there(self, step: str, numbers: Container[int] | None = None) -> list[Any]:
+        """Return the nodes that took a step, those with these ``numbers`` where they are given."""
+        taken = self._done[step]
+        if numbers is not None:
+            taken = {node for node in taken if self._numbers[node] in numbers}
+        self._left = sorted(taken, key=_order)
+        return self._left
+
+
+def _order(node: Node) -> tuple[bool, Node]:
+    return isinstance(node, str), node
+
+
+def _numbered(nodes: Iterable[Node]) -> dict[Node, int]:
+    return {node: place for place, node in enumerate(nodes, 1)}
+
+
+def _signature(data: bytes, node: Node) -> bytes:
+    rule = f"{SIGNATURE_SIZE} bytes"
+    require(len(data) == SIGNATURE_SIZE, "length of the signature", len(data), rule)
+    return data
+
+
+def _unmasking(data: bytes, node: Node) -> Unmasking:
+    return Unmasking.read(data)
