@@ -133,8 +133,8 @@ def test_a_noted_release_that_cannot_be_prepared_counts(
     assert books(tmp_path).releases == 2
 
 
-@pytest.mark.parametrize("table", ["decisions", "reasons"])
-def test_damaged_decisions_stop_no_noted_release(table: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("table", ["refusals", "reasons"])
+def test_damaged_refusals_stop_no_noted_release(table: str, tmp_path: Path) -> None:
     place = context(11, 0, CONFIG, quietbit_policy=write_policy(tmp_path, epsilon=1e6))
     assert not gated()(asked(1), place, app(np.zeros(DIMENSION))).has_error()
     with opened(tmp_path / "ledger", "ledger", write=True) as database:

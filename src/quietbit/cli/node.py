@@ -17,7 +17,6 @@ from quietbit._files import write_text
 from quietbit.cli.console import JsonOption, Row, record, show_json
 from quietbit.cli.options import option, takes
 from quietbit.errors import QuietbitError, check_int, check_known, require, require_module
-from quietbit.node.decisions import ACCEPTED
 from quietbit.node.policy import Policy
 from quietbit.secagg.identity import PUBLIC_SIZE
 
@@ -224,14 +223,14 @@ def _status(
     """
     from quietbit.node.budget import epsilon_spent
     from quietbit.node.costs import costs_beside
-    from quietbit.node.decisions import Decisions
     from quietbit.node.ledger import FileLedger, Moment, NotedRelease
+    from quietbit.node.refusal_log import RefusalLog
 
     check_int(last, "last", 1)
     rules = Policy.load(policy)
     ledger = FileLedger(rules.ledger, rules.counter)
     state = ledger.read()
-    history = Decisions(ledger.path).read()
+    refused = RefusalLog(ledger.path).read()
     saved = costs_beside(ledger.path)
     honest = rules.min_honest_clients or 0
     caps: list[dict[str, Any]] = []
@@ -261,18 +260,16 @@ def _status(
         )
     refusals = [
         {
-            "when": _clock(decision.time),
-            "run": decision.run,
-            "round": decision.round,
-            "reason": decision.reason,
-            "in full": decision.text,
+            "when": _clock(refusal.time),
+            "run": refusal.run,
+            "round": refusal.round,
+            "reason": refusal.reason,
+            "in full": refusal.text,
         }
-        for decision in history.last
-        if decision.reason != ACCEPTED
+        for refusal in refused.last
     ]
-    decisions = [
-        {"decision": reason, "requests": count} for reason, count in history.counts.items()
-    ]
+    counts = {"accepted": state.releases, **refused.counts}
+    decisions = [{"decision": reason, "requests": count} for reason, count in counts.items()]
     today = state.last_day(Moment.now())
     rows = [
         Row("releases", "releases", state.releases, f"{state.releases} of {rules.releases}"),
@@ -284,7 +281,6 @@ def _status(
         Row("data_set", "data set", rules.data_set, rules.data_set or "none named"),
         Row("caps", "Epsilon spent (epsilon upper) and cap (epsilon)", caps),
         Row("decisions", "Requests by decision", decisions, "none"),
-        Row("decision_seconds", "seconds that decisions took", history.seconds),
         Row("runs", "Releases by run", runs if json else runs[-last:], "none"),
         Row("refusals", "Requests refused", refusals if json else refusals[-last:], "none"),
     ]

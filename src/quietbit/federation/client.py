@@ -275,7 +275,7 @@ def _put_number(numbers: dict[str, float], name: str, table: Mapping[str, Any]) 
 def refusal(error: Exception, gate: Gate | None = None, *, accepted: bool = False) -> Refusal:
     """Return why there is no release, as a server may read it; an ``accepted`` one counts.
 
-    The owner's log has the reason in full; with ``gate``, so have the node's decisions.
+    The owner's log has the reason in full; with ``gate``, so has its log of refusals.
     """
     if accepted:  # no decision: what happens from here on may depend on data, and is in no count
         LOGGER.error("quietbit: a release that was noted cannot be made", exc_info=error)

@@ -33,11 +33,11 @@ __all__ = [
 
 APPLICATION = 0x71426974  # "qBit", in the header of the file
 VERSION = 3  # of the schema; version 2 was a text file
-LEDGER = (  # the tables of `node.ledger`, `node.decisions` and `node.costs`
+LEDGER = (  # the tables of `node.ledger`, `node.refusal_log` and `node.costs`
     "create table lines (number integer primary key, line text not null)",
-    "create table decisions (number integer primary key, time real not null, run text not null, "
+    "create table refusals (number integer primary key, time real not null, run text not null, "
     "round integer not null, reason text not null, detail text not null)",
-    "create table reasons (reason text primary key, count integer not null, seconds real not null)",
+    "create table reasons (reason text primary key, count integer not null)",
     "create table refused_runs (run text primary key, time real not null, boot text not null, "
     "running real not null)",
     "create table costs (version text, bound text, alpha real, value real not null, "

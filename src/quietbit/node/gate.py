@@ -12,7 +12,6 @@ Source   docs/explanation/threat-model.md; docs/theory/filters.md for the accoun
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import MutableMapping
 from functools import cached_property, partial
 from typing import final
@@ -24,11 +23,11 @@ from quietbit.mechanism.abilities import is_unmasked
 from quietbit.mechanism.base import summable
 from quietbit.node.budget import Budget
 from quietbit.node.costs import SavedCosts, costs_beside
-from quietbit.node.decisions import ACCEPTED, MOST_LETTERS, Decision, Decisions
 from quietbit.node.ledger import Entry, Ledger, LedgerState, Moment, mechanism_line, release_line
 from quietbit.node.policy import RESPONSE, Rules
 from quietbit.node.proposal import Proposal, propose
 from quietbit.node.refusal import BudgetSpent, NotAllowed, Refused, Unusable, refusal_of
+from quietbit.node.refusal_log import RefusalLog
 from quietbit.node.release import LocalAcceptedRequest
 from quietbit.node.request import ALONE, IDENTITY, KEYS, MOST_ROUNDS, STEPS, VECTOR, Request
 from quietbit.node.sum_step import SumStep
@@ -62,13 +61,12 @@ class LocalGate:
 
     def accept(self, request: Request) -> LocalAcceptedRequest:
         """Check a request and note its release; raise a `QuietbitError` where it is refused."""
-        start = time.monotonic()
         try:
             accepted = self._accept(request)
         except Exception as error:
-            self.note_refusal(request, error, time.monotonic() - start)
+            self.note_refusal(request, error)
             raise
-        self._note(request, ACCEPTED, "", time.monotonic() - start)
+        self._say(logging.INFO, request, "accepted")
         return accepted
 
     def _accept(self, request: Request) -> LocalAcceptedRequest:
@@ -94,11 +92,10 @@ class LocalGate:
 
     def step(self, request: Request) -> bytes:
         """Answer a step of a masked sum that needs no training, noted in the ledger first."""
-        start = time.monotonic()
         try:
             return self._step(request)
         except Exception as error:
-            self.note_refusal(request, error, time.monotonic() - start)
+            self.note_refusal(request, error)
             raise
 
     def _step(self, request: Request) -> bytes:
@@ -127,45 +124,30 @@ class LocalGate:
         if str(run) in self.secrets:
             del self.secrets[str(run)]
 
-    def note_refusal(self, request: Request | None, error: Exception, seconds: float = 0.0) -> None:
-        """Write the owner's reason for a refusal to the log and the decisions, once per error."""
+    def note_refusal(self, request: Request | None, error: Exception) -> None:
+        """Write the owner's reason for a refusal to both logs, once per error."""
         if getattr(error, "is_noted_for_owner", False):
             return
         error.is_noted_for_owner = True  # type: ignore[attr-defined]
+        reason = refusal_of(error).reason.value
         text = error.for_owner if isinstance(error, Refused) else f"{type(error).__name__}: {error}"
-        refused_run = error.refused_run if isinstance(error, BudgetSpent) else ""
-        self._note(request, refusal_of(error).reason.value, text, seconds, refused_run)
+        self._say(logging.WARNING, request, reason, text)
+        if self.ledger.path is None:
+            return
+        budget_of = error.refused_run if isinstance(error, BudgetSpent) else ""
+        log = RefusalLog(self.ledger.path)
+        try:
+            log.add(*_name(request), reason, text, budget_of, Moment.now())
+        except Exception as failure:
+            LOGGER.error("quietbit: the refusal is not kept: %s", failure)
 
-    def _note(
-        self,
-        request: Request | None,
-        reason: str,
-        text: str,
-        seconds: float,
-        refused_run: str = "",
-    ) -> None:
-        run = "?"
-        number = 0
-        if request is not None:
-            run = str(request.run)
-            number = request.round
+    def _say(self, level: int, request: Request | None, reason: str, text: str = "") -> None:
+        """Write a decision to the log."""
         # An engine that reads a logging configuration disables every other logger.
         LOGGER.disabled = False
-        if self._decisions is None:  # a simulated node has no owner
-            LOGGER.debug("quietbit: run %s, round %d: %s. %s", run, number, reason, text)
-            return
-        level = logging.INFO if reason == ACCEPTED else logging.WARNING
-        LOGGER.log(level, "quietbit: run %s, round %d: %s. %s", run, number, reason, text)
-        now = Moment.now()
-        decision = Decision(round(now.time, 3), run, number, reason, text[:MOST_LETTERS])
-        try:
-            self._decisions.add(decision, seconds, refused_run, now)
-        except Exception as error:  # an accepted release is in the ledger, and must be made
-            LOGGER.error("quietbit: the decision is not kept: %s", error)
-
-    @cached_property
-    def _decisions(self) -> Decisions | None:
-        return None if self.ledger.path is None else Decisions(self.ledger.path)
+        if self.ledger.path is None:  # a simulated node has no owner
+            level = logging.DEBUG
+        LOGGER.log(level, "quietbit: run %s, round %d: %s. %s", *_name(request), reason, text)
 
     @cached_property
     def _saved_costs(self) -> SavedCosts | None:
@@ -253,3 +235,10 @@ class LocalGate:
             raise BudgetSpent(
                 f"{most} runs were refused for the budget of this node in the last 24 hours."
             )
+
+
+def _name(request: Request | None) -> tuple[str, int]:
+    """Return the run and the round of a request, as logs name them."""
+    if request is None:
+        return "?", 0
+    return str(request.run), request.round

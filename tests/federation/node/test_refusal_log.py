@@ -1,4 +1,4 @@
-"""Decisions in the log and in the ledger's database: bounded, for the owner only, without data."""
+"""Refusals in the log and in the ledger's database: bounded, for the owner only, without data."""
 
 import logging
 import os
@@ -10,19 +10,18 @@ from attrs import evolve
 
 from federation.node.makers import DIMENSION, books, keeper, request
 from quietbit.errors import InvalidParameter
-from quietbit.node import decisions as module
-from quietbit.node.decisions import ACCEPTED, MOST_DECISIONS, Decision, Decisions
 from quietbit.node.ledger import LedgerError, Moment
 from quietbit.node.policy import PolicyError
 from quietbit.node.refusal import BudgetSpent, NotAllowed
+from quietbit.node.refusal_log import MOST_LETTERS, MOST_REFUSALS, RefusalLog
 from quietbit.node.stores import ModelFolder
 
 
 def history(folder):
-    return Decisions(folder / "ledger").read()
+    return RefusalLog(folder / "ledger").read()
 
 
-def test_every_decision_is_one_line_of_the_log_and_one_of_the_file(tmp_path, caplog):
+def test_every_decision_is_a_line_of_the_log_and_a_refusal_one_of_the_file(tmp_path, caplog):
     gate = keeper(tmp_path, epsilon=4.0, releases=2)
     caplog.set_level(logging.INFO, "quietbit")
     for number in (1, 2):
@@ -34,12 +33,12 @@ def test_every_decision_is_one_line_of_the_log_and_one_of_the_file(tmp_path, cap
     with pytest.raises(InvalidParameter):
         gate.accept(request(3, dimension=41))
     found = history(tmp_path)
-    assert found.counts == {ACCEPTED: 2, "budget-spent": 1, "not-allowed": 1, "invalid-request": 1}
-    assert [(one.run, one.round, one.reason) for one in found.last[1:3]] == [
-        ("7", 2, ACCEPTED),
+    assert found.counts == {"budget-spent": 1, "not-allowed": 1, "invalid-request": 1}
+    assert [(one.run, one.round, one.reason) for one in found.last[:2]] == [
         ("7", 3, "budget-spent"),
+        ("8", 3, "not-allowed"),
     ]
-    assert "2 releases" in found.last[2].text
+    assert "2 releases" in found.last[0].text
     lines = [
         record
         for record in caplog.records
@@ -50,7 +49,7 @@ def test_every_decision_is_one_line_of_the_log_and_one_of_the_file(tmp_path, cap
     assert {path.name for path in tmp_path.iterdir()} == {"ledger", "counter"}
 
 
-def test_failures_of_an_app_are_in_no_decision(tmp_path):
+def test_failures_of_an_app_are_in_no_refusal(tmp_path):
     """An app that trained to a NaN leaves the same rows, but for clocks."""
     found = []
     for name, update in (
@@ -68,42 +67,39 @@ def test_failures_of_an_app_are_in_no_decision(tmp_path):
 
 def test_the_file_is_bounded_whatever_is_asked(tmp_path):
     keeper(tmp_path)
-    found = Decisions(tmp_path / "ledger")
+    found = RefusalLog(tmp_path / "ledger")
     now = Moment.now()
-    for number in range(MOST_DECISIONS + 20):
-        found.add(
-            Decision(now.time, "9" * 20, number, "invalid-request", "x" * module.MOST_LETTERS),
-            0.5,
-            "",
-            now,
-        )
-    assert len(found.read().last) == MOST_DECISIONS
-    assert found.read().counts == {"invalid-request": MOST_DECISIONS + 20}
+    for number in range(MOST_REFUSALS + 20):
+        found.add("9" * 20, number, "invalid-request", "x" * (MOST_LETTERS + 1), "", now)
+    assert len(found.read().last) == MOST_REFUSALS
+    assert found.read().counts == {"invalid-request": MOST_REFUSALS + 20}
     assert (tmp_path / "ledger").stat().st_size < 2**18
 
 
-def test_decisions_that_cannot_be_kept_stop_no_release(tmp_path, monkeypatch, caplog):
-    """The release is noted by then; only its owner's list misses a line."""
+def test_refusals_that_cannot_be_kept_stop_no_release(tmp_path, monkeypatch, caplog):
+    """Only the owner's list misses a line."""
     gate = keeper(tmp_path)
 
     def full(*_):
         raise LedgerError("The disk is full.")
 
-    monkeypatch.setattr(Decisions, "add", full)
+    monkeypatch.setattr(RefusalLog, "add", full)
+    with pytest.raises(InvalidParameter):
+        gate.accept(request(3, dimension=41))
+    assert "the refusal is not kept" in caplog.text
+    assert history(tmp_path).counts == {}
     assert gate.accept(request()).release(None)
     assert books(tmp_path).releases == 1
-    assert history(tmp_path).counts == {}
-    assert "the decision is not kept" in caplog.text
 
 
 def test_runs_that_the_budget_refused_are_forgotten_after_a_day(tmp_path):
     keeper(tmp_path)
-    found = Decisions(tmp_path / "ledger")
+    found = RefusalLog(tmp_path / "ledger")
     now = Moment(1e9, "boot", 5.0)
-    found.add(Decision(now.time, "7", 1, "budget-spent"), 0.1, "7 mark", now)
+    found.add("7", 1, "budget-spent", "", "7 mark", now)
     later = Moment(now.time + 86401, "boot", now.running + 86401)
     assert books(tmp_path).refused_runs == {"7 mark": now}
-    found.add(Decision(later.time, "8", 1, "budget-spent"), 0.1, "8 mark", later)
+    found.add("8", 1, "budget-spent", "", "8 mark", later)
     assert books(tmp_path).refused_runs == {"8 mark": later}
 
 
