@@ -176,6 +176,18 @@ class LedgerState:
             count > 0 and self.heads[count - 1].hex() != known.get("head")
         )
 
+    def check_counter(self, path: Path, ledger: str, count: int, head: str) -> None:
+        """Refuse a counter of a different ledger, and one that is ahead of this ledger."""
+        if ledger != self.identity:
+            raise LedgerError(
+                f"The counter {path} belongs to a different ledger, not to {self.origin}. {HELP}."
+            )
+        if self.is_behind({"count": count, "head": head}):
+            raise LedgerError(
+                f"{self.origin} is older than its counter, or a different ledger: it has "
+                f"{self.count} lines, and the counter says {count}. {HELP}."
+            )
+
     def last_day(self, now: Moment) -> int:
         """Return the number of releases in the last 24 hours; those dated in the future count."""
         return sum(noted.when.is_within_day(now) for noted in self.noted)
@@ -485,7 +497,12 @@ class FileLedger:
                 raise LedgerError(f"{state.origin} was changed: line {number}. {HELP}.")
         rows = database.execute("select run, time, boot, running from refused_runs")
         state.refused_runs = {run: Moment(*moment) for run, *moment in rows}
-        self._check_counter(state, counter)
+        marks = counter.execute("select ledger, count, head from counter").fetchall()
+        if len(marks) != 1:
+            raise LedgerError(
+                f"{self._counter} is not the counter of a ledger: it has {len(marks)} rows. {HELP}."
+            )
+        state.check_counter(self._counter, *marks[0])
         if state.is_behind(self._known):
             raise LedgerError(
                 f"The ledger {self.path} is older than the one that this process or this run has "
@@ -497,24 +514,6 @@ class FileLedger:
         self._state = state
         self._known.update(state.mark)
         return state
-
-    def _check_counter(self, state: LedgerState, counter: sqlite3.Connection) -> None:
-        rows = counter.execute("select ledger, count, head from counter").fetchall()
-        if len(rows) != 1:
-            raise LedgerError(
-                f"{self._counter} is not the counter of a ledger: it has {len(rows)} rows. {HELP}."
-            )
-        identity, count, head = rows[0]
-        if identity != state.identity:
-            raise LedgerError(
-                f"The counter {self._counter} belongs to a different ledger, not to {self.path}. "
-                f"{HELP}."
-            )
-        if state.is_behind({"count": count, "head": head}):
-            raise LedgerError(
-                f"The ledger {self.path} is older than its counter, or a different ledger: it has "
-                f"{state.count} lines, and the counter says {count}. {HELP}."
-            )
 
 
 Ledger: TypeAlias = FileLedger | StateLedger

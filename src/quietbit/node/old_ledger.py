@@ -11,7 +11,7 @@ import json
 import os
 from pathlib import Path
 
-from quietbit.errors import check_int
+from quietbit.errors import check_int, require
 from quietbit.node.database import LedgerError, check_owner, owned_path
 from quietbit.node.ledger import FileLedger, LedgerState
 
@@ -38,25 +38,18 @@ def import_ledger(
             state.take(line)
     except UnicodeDecodeError as error:
         raise LedgerError(f"{place} is not a ledger of quietbit 0.1.") from error
-    _check_counter(owned_path(old_counter, "old counter"), place, state)
+    _check_counter(owned_path(old_counter, "old counter"), state)
     return FileLedger.create(ledger, counter, lines)
 
 
-def _check_counter(place: Path, ledger: Path, state: LedgerState) -> None:
+def _check_counter(place: Path, state: LedgerState) -> None:
     try:
         values = json.loads(_content(place, "old counter"))
-        belongs = values["format"] == COUNTER and values["ledger"] == state.identity
+        require(values["format"] == COUNTER, "format", values["format"], COUNTER)
         count = check_int(values["count"], "count", 1)
-        is_behind = state.is_behind(values)
+        state.check_counter(place, values["ledger"], count, values["head"])
     except (ValueError, TypeError, KeyError, RecursionError) as error:
         raise LedgerError(f"{place} is not a counter of quietbit 0.1.") from error
-    if not belongs:
-        raise LedgerError(f"The counter {place} belongs to a different ledger, not to {ledger}.")
-    if is_behind:
-        raise LedgerError(
-            f"The ledger {ledger} is older than its counter, or a different ledger: it has "
-            f"{state.count} lines, and the counter says {count}. Restore its newest copy first."
-        )
 
 
 def _content(path: Path, name: str) -> bytes:
