@@ -20,8 +20,9 @@ from attrs import evolve, frozen
 
 from quietbit.mechanism.base import core_of
 from quietbit.node.costs import SavedCosts
-from quietbit.node.ledger import LedgerError, LedgerState, text_of
-from quietbit.node.policy import RESPONSE, Rules
+from quietbit.node.kinds import RESPONSE, text_of
+from quietbit.node.ledger import LedgerError, LedgerState
+from quietbit.node.policy import Rules
 from quietbit.node.refusal import BudgetSpent
 from quietbit.node.request import ProposedMechanism, Request
 from quietbit.privacy.account import Account

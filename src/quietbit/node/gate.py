@@ -23,8 +23,9 @@ from quietbit.mechanism.abilities import is_unmasked
 from quietbit.mechanism.base import summable
 from quietbit.node.budget import Budget
 from quietbit.node.costs import SavedCosts, costs_beside
+from quietbit.node.kinds import RESPONSE
 from quietbit.node.ledger import Entry, Ledger, LedgerState, Moment, mechanism_line, release_line
-from quietbit.node.policy import RESPONSE, Rules
+from quietbit.node.policy import Rules
 from quietbit.node.proposal import Proposal, propose
 from quietbit.node.refusal import BudgetSpent, NotAllowed, Refused, Unusable, refusal_of
 from quietbit.node.refusal_log import RefusalLog

@@ -49,6 +49,7 @@ from quietbit.node.database import (
     opened,
     owned_path,
 )
+from quietbit.node.kinds import EVALUATIONS, text_of
 from quietbit.node.refusal import AnsweredBefore, BudgetSpent
 
 __all__ = ["FileLedger", "Ledger", "LedgerError", "LedgerState", "StateLedger"]
@@ -59,7 +60,6 @@ DAY = 86400.0
 MOST_MECHANISMS = 256
 MOST_OF_RUN = 16  # new mechanisms per run: updates, scouts, evaluations, changes of the plan
 MOST_OF_DAY = 64  # new mechanisms of all runs in 24 hours
-EVALUATIONS = "/evaluations"  # after a run's number, where its evaluations are noted
 MOST_STEPS = 8  # lines of steps per release
 FREE_RELEASES = 32  # the number of releases whose steps are allowed before any release is made
 START = bytes(32)
@@ -332,11 +332,6 @@ def base_run(run: str) -> str:
 def digest(line: Any) -> bytes:
     """Return the SHA-256 of a line; of what is no text, that of its representation."""
     return hashlib.sha256(str(line).encode()).digest()
-
-
-def text_of(value: Any) -> str:
-    """Return the canonical line of JSON of a value."""
-    return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)
 
 
 def mechanism_line(identity: str, description: Any) -> Entry:

@@ -34,6 +34,7 @@ from quietbit.errors import (
     check_real,
     require,
 )
+from quietbit.node.kinds import RESPONSE, SCOUT
 from quietbit.node.ledger import FileLedger
 from quietbit.node.refusal import BudgetSpent, NotAllowed
 from quietbit.secagg.identity import PUBLIC_SIZE, Identity, MemberList, read_file
@@ -66,8 +67,6 @@ RENAMED = {
     "min-neighbours": ALL_WITH_ALL,
 }
 RETIRED = ("pricing-seconds",)  # keys of earlier versions, which are ignored
-RESPONSE = "response"  # the family that answers evaluations; the server sees each answer
-SCOUT = "scout"  # the family that answers for a moving clip; scouts need it among the mechanisms
 USUAL = ("imvu", "vmvu", SCOUT)  # families that `init` allows
 DIMENSION = 2**25  # the default largest-dimension: 256 MiB in a gatekeeper
 REFUSALS = 10  # the default refusals-per-day

@@ -17,7 +17,8 @@ from quietbit.errors import InvalidParameter, require
 from quietbit.mechanism.abilities import SharedRows, is_turn_of, is_unmasked, sampling_rate_of
 from quietbit.mechanism.base import Mechanism, core_of
 from quietbit.mechanism.registry import identity_of
-from quietbit.node.policy import RESPONSE, SCOUT, Rules
+from quietbit.node.kinds import RESPONSE, SCOUT
+from quietbit.node.policy import Rules
 from quietbit.node.request import ALONE, ProposedMechanism, Request, noted_run, run_name
 
 __all__ = ["Proposal", "propose"]

@@ -34,8 +34,7 @@ from quietbit.kernel.base import MAX_DIMENSION
 from quietbit.mechanism.abilities import Batches, Summable
 from quietbit.mechanism.base import Mechanism
 from quietbit.mechanism.registry import build, describe, described_family, family_of, identity_of
-from quietbit.node.ledger import EVALUATIONS, text_of
-from quietbit.node.policy import RESPONSE
+from quietbit.node.kinds import EVALUATIONS, RESPONSE, text_of
 from quietbit.node.refusal import NotAllowed
 from quietbit.privacy.cost import Cost
 from quietbit.secagg.plan import ServerModel, SumPlan
