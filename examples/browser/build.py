@@ -2,7 +2,7 @@
 
 ``python examples/browser/build.py``.
 
-The module is kept in the repository because it is small (27 kB) and anybody can make the same
+The module is kept in the repository because it is small (28 kB) and anybody can make the same
 bytes, with zig 0.17.0. `quietbit.wasm.json` names the sources; a test compares them, and a long one
 builds the module anew.
 """

@@ -239,10 +239,12 @@ class _SeededBlock(WordBlock):
     number: int
 
     def _filler(self, start: int) -> Filler:
+        key = self._key(PRIMARY)
+
         def fill(at: int, out: Words16) -> None:
             first = at // 4  # four primary words per 64-bit word
             last = (at + out.size + 3) // 4
-            words = self._words(PRIMARY, first, last - first).astype("<u8", copy=False)
+            words = _philox(key, first, last - first).astype("<u8", copy=False)
             out[:] = words.view("<u2")[at - 4 * first :][: out.size]
 
         return fill
@@ -256,14 +258,19 @@ class _SeededBlock(WordBlock):
         return mixed
 
     def _words(self, stream: int, start: int, count: int) -> Words64:
-        generator = np.random.Philox(key=self._key(stream))
-        generator.advance(start // 4)  # Philox makes four words per step of its counter
-        words: Words64 = generator.random_raw(start % 4 + count)[start % 4 :]
-        return words
+        return _philox(self._key(stream), start, count)
 
     def _key(self, stream: int) -> Words64:
         sequence = np.random.SeedSequence(self.seed, spawn_key=(self.number, stream))
         return sequence.generate_state(2, np.uint64).astype(np.uint64)
+
+
+def _philox(key: Words64, start: int, count: int) -> Words64:
+    """Return words of numpy's Philox from ``start`` on; it makes four per step of its counter."""
+    generator = np.random.Philox(key=key)
+    generator.advance(start // 4)
+    words: Words64 = generator.random_raw(start % 4 + count)[start % 4 :]
+    return words
 
 
 @final

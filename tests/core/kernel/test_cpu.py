@@ -9,6 +9,7 @@ import pytest
 
 from core.kernel.makers import make_sampler
 from quietbit.kernel import cpu
+from quietbit.kernel.c import plan
 from quietbit.kernel.cpu import CpuKernel
 from quietbit.kernel.reference import ReferenceKernel
 from quietbit.kernel.rng import secure_rng, seeded_rng
@@ -35,14 +36,12 @@ def test_memory_does_not_grow_with_the_update(bits: int) -> None:
 @pytest.mark.parametrize("bits", [1, 2])
 def test_many_chunks_and_threads_agree_with_one(bits: int) -> None:
     sampler = make_sampler(2, bits, 2.0)
-    inputs = (
-        np.random.default_rng(0).normal(size=cpu.FILL + 3 * cpu.CHUNK + 12_345).astype(np.float32)
-    )
+    inputs = np.random.default_rng(0).normal(size=7 * cpu.CHUNK + 12_345).astype(np.float32)
     sampled = [CpuKernel(threads).sample(sampler, inputs, seeded_rng(1)) for threads in (1, 2, 5)]
     np.testing.assert_array_equal(sampled[0], sampled[1])
     np.testing.assert_array_equal(sampled[0], sampled[2])
     assert len({CpuKernel(threads).norm(inputs, 2) for threads in (1, 2, 5)}) == 1
-    few = slice(cpu.FILL - 500, cpu.FILL + 500)
+    few = slice(4 * cpu.CHUNK - 500, 4 * cpu.CHUNK + 500)
     block = seeded_rng(1).draw(inputs.size)
     from quietbit.kernel.reference import exact_codes
 
@@ -63,7 +62,7 @@ def test_polynomials_are_fitted_for_one_bit_alone(monkeypatch: pytest.MonkeyPatc
     """
     fitted: list[int] = []
     monkeypatch.setattr(
-        cpu,
+        plan,
         "threshold_plan",
         lambda sampler: fitted.append(sampler.bits) or threshold_plan(sampler),
     )

@@ -89,14 +89,16 @@ static void run_kernel(void) {
     int bits = 1 + (int)below(8), wide = (int)below(2);
     uint8_t *codes = random_bytes(8 * groups), *packed = random_bytes(groups * (size_t)bits), *again = malloc(8 * groups + 1);
     for (size_t i = 0; i < 8 * groups; i++) codes[i] &= (uint8_t)((1 << bits) - 1);
-    qb_pack(codes, groups, bits, packed);
-    qb_unpack(packed, groups, bits, again);
-    if (groups > 0 && memcmp(codes, again, 8 * groups) != 0) abort();
+    qb_pack(codes, count, bits, packed);
+    qb_unpack(packed, count, bits, again);
+    if (count > 0 && memcmp(codes, again, count) != 0) abort();
     const uint8_t *rows[QB_GROUP];
     int payloads = 1 + (int)below(QB_GROUP);
-    for (int p = 0; p < payloads; p++) rows[p] = random_bytes((count + 7) / 8);
+    size_t code_bits = 1 + below(16);
+    int64_t *table = calloc((size_t)1 << code_bits, 8);
+    for (int p = 0; p < payloads; p++) rows[p] = random_bytes((count * code_bits + 7) / 8);
     void *total = calloc(count + 1, wide ? 8 : 4);
-    qb_count_ones(rows, payloads, -3, 2, total, wide, count);
+    qb_accumulate(rows, payloads, (int)code_bits, table, total, wide, 8 * below(count / 8 + 1), count);
     for (int p = 0; p < payloads; p++) free((void *)rows[p]);
     void *x = random_bytes(count * (wide ? 8 : 4)), *out = random_bytes(count * 4);
     uint32_t *signs = random_bytes((count + 31) / 32 * 4);
@@ -106,17 +108,17 @@ static void run_kernel(void) {
     qb_exact_sum(sums, (count + QB_NORM_BLOCK - 1) / QB_NORM_BLOCK);
     size_t block = (size_t)1 << below(13), blocks = 1 + below(3);
     float *rotated = random_update(block * blocks);
-    const qb_ending ending = {2.0, 0, (int32_t)below(3)};
-    qb_early_stages(rotated, 0, block * blocks, block, &ending, (int)below(2));
+    qb_transform(rotated, 0, block * blocks, block, 0, 0, (int)below(2), 0, 1);
     uint16_t *words = random_bytes(2 * count), *word_list = malloc(2 * count + 2);
     int64_t *index = malloc(8 * count + 8);
     double *value = malloc(8 * count + 8), looked;
     qb_polynomial plan = {0.25, 0.5, 0.0f, {100.0f, -200.0f, 3000.0f, 30000.0f}, 4, 18};
     const qb_undecided undecided = {index, word_list, value};
     uint8_t *coded = random_bytes((count + 7) / 8);
-    size_t listed = qb_sample_one_bit(&plan, (int)below(3), x, wide, count, words, coded, 0, &undecided, 0, &looked);
+    const qb_sampling how = {below(4) ? &plan : 0, 0, 0, 1, (int32_t)below(3)};
+    size_t listed = qb_sample(&how, x, wide, words, 0, count, coded, &undecided, 0, &looked);
     if (listed > count) abort();
-    void *all[] = {codes, packed, again, total, x, out, signs, sums, rotated, words, word_list, index, value, coded};
+    void *all[] = {codes, packed, again, table, total, x, out, signs, sums, rotated, words, word_list, index, value, coded};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) free(all[i]);
 }
 

@@ -24,17 +24,17 @@ from quietbit.kernel.c.build import BuildFailed, build_library
 
 __all__ = [
     "Cells",
-    "Ending",
     "Law",
     "Polynomial",
     "Rotation",
+    "Sampling",
     "Undecided",
     "address",
     "library",
     "load",
 ]
 
-VERSION = 1
+VERSION = 2
 MAX_COEFFICIENTS = 18
 INSTRUCTION_SET = "QUIETBIT_INSTRUCTION_SET"
 INSTRUCTION_SETS = {"sse2": 1, "avx2": 2, "avx512": 3}
@@ -91,33 +91,25 @@ class Rotation(ctypes.Structure):
 
     _fields_ = (
         ("factor", c_double),
-        ("scale", c_double),
         ("signs", c_void_p),
         ("last_signs", c_void_p),
+        ("size", c_int64),
         ("block", c_int64),
-        ("mode", c_int32),
     )
 
 
-class Ending(ctypes.Structure):
-    """`qb_ending`."""
+class Sampling(ctypes.Structure):
+    """`qb_sampling`."""
 
-    _fields_ = (("scale", c_double), ("sums", c_void_p), ("mode", c_int32))
+    _fields_ = (
+        ("polynomial", ctypes.POINTER(Polynomial)),
+        ("cells", ctypes.POINTER(Cells)),
+        ("rotation", ctypes.POINTER(Rotation)),
+        ("bits", c_int32),
+        ("order", c_int32),
+    )
 
 
-PLAN = (
-    c_void_p,
-    c_int,
-    c_void_p,
-    c_int,
-    c_size_t,
-    c_void_p,
-    c_void_p,
-    c_int64,
-    c_void_p,
-    c_size_t,
-    c_void_p,
-)
 SIGNATURES: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "qb_version": (c_int, ()),
     "qb_self_test": (c_int, ()),
@@ -130,20 +122,16 @@ SIGNATURES: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "qb_exact_sum": (c_double, (c_void_p, c_size_t)),
     "qb_clip_factor": (c_double, (c_double, c_double, c_int)),
     "qb_gain": (None, (c_double, c_double, c_void_p)),
-    "qb_sample_one_bit": (c_size_t, PLAN),
-    "qb_sample_cells": (c_size_t, PLAN),
-    "qb_sample_rotated": (
+    "qb_sample": (
         c_size_t,
         (
             c_void_p,
             c_void_p,
-            c_void_p,
-            c_void_p,
             c_int,
-            c_size_t,
-            c_void_p,
             c_void_p,
             c_int64,
+            c_size_t,
+            c_void_p,
             c_void_p,
             c_size_t,
             c_void_p,
@@ -152,11 +140,16 @@ SIGNATURES: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "qb_resolve": (None, (c_void_p, c_void_p, c_void_p, c_size_t, c_void_p)),
     "qb_pack": (None, (c_void_p, c_size_t, c_int, c_void_p)),
     "qb_unpack": (None, (c_void_p, c_size_t, c_int, c_void_p)),
-    "qb_count_ones": (None, (c_void_p, c_int, c_int64, c_int64, c_void_p, c_int, c_size_t)),
-    "qb_add_values": (None, (c_void_p, c_int, c_void_p, c_void_p, c_int, c_size_t)),
+    "qb_accumulate": (
+        None,
+        (c_void_p, c_int, c_int, c_void_p, c_void_p, c_int, c_size_t, c_size_t),
+    ),
     "qb_flip": (None, (c_void_p, c_int, c_size_t, c_double, c_void_p, c_void_p, c_int)),
-    "qb_early_stages": (None, (c_void_p, c_int, c_size_t, c_size_t, c_void_p, c_int)),
-    "qb_late_stages": (None, (c_void_p, c_int, c_size_t, c_int, c_size_t, c_size_t, c_void_p)),
+    "qb_transform_parts": (c_size_t, (c_size_t, c_size_t, c_int)),
+    "qb_transform": (
+        None,
+        (c_void_p, c_int, c_size_t, c_size_t, c_int, c_void_p, c_int, c_size_t, c_size_t),
+    ),
     "qb_expand_words": (None, (c_void_p, c_size_t, c_void_p)),
     "qb_expand_normals": (None, (c_void_p, c_void_p, c_size_t, c_void_p)),
     "qb_first_accepted": (

@@ -278,6 +278,17 @@ INLINE void SET(unpack_bits)(const u8 *restrict data, size_t groups, int bits, u
     }
 }
 
+/* The same of any number of codes: the last ones, less than eight, by way of a group of their own. */
+static void SET(pack_all)(const u8 *codes, size_t count, int bits, u8 *out) {
+    u8 group[8] = {0}, packed[8];
+    size_t groups = count / 8, left = count % 8;
+    SET(pack)(codes, groups, bits, out);
+    if (left == 0) return;
+    memcpy(group, codes + 8 * groups, left);
+    SET(pack)(group, 1, bits, packed);
+    memcpy(out + groups * (size_t)bits, packed, (left * (size_t)bits + 7) / 8);
+}
+
 static void SET(unpack)(const u8 *data, size_t groups, int bits, u8 *codes) {
     switch (bits) {
     case 1: SET(unpack_bits)(data, groups, 1, codes); return;
@@ -291,6 +302,16 @@ static void SET(unpack)(const u8 *data, size_t groups, int bits, u8 *codes) {
     }
 }
 
+static void SET(unpack_all)(const u8 *data, size_t count, int bits, u8 *codes) {
+    u8 packed[8] = {0}, group[8];
+    size_t groups = count / 8, left = count % 8;
+    SET(unpack)(data, groups, bits, codes);
+    if (left == 0) return;
+    memcpy(packed, data + groups * (size_t)bits, (left * (size_t)bits + 7) / 8);
+    SET(unpack)(packed, 1, bits, group);
+    memcpy(codes + 8 * groups, group, left);
+}
+
 /* A full adder on 64 coordinates at once: *sum is a + b + c without carry, the result the carries. */
 INLINE u64 SET(add_bits)(u64 a, u64 b, u64 c, u64 *sum) {
     u64 half = a ^ b;
@@ -299,8 +320,8 @@ INLINE u64 SET(add_bits)(u64 a, u64 b, u64 c, u64 *sum) {
 }
 
 /* Fifteen rows of bits as four planes of counts: eleven full adders (Mula, Kurz, Lemire 2018). */
-INLINE void SET(count_planes)(const u64 rows[QB_GROUP][SPAN], u64 planes[4][SPAN]) {
-    for (int i = 0; i < SPAN; i++) {
+INLINE void SET(count_planes)(const u64 rows[QB_GROUP][PLANE], u64 planes[4][PLANE]) {
+    for (int i = 0; i < PLANE; i++) {
         u64 a, b, c, d, e, f, h, j;
         u64 a2 = SET(add_bits)(rows[0][i], rows[1][i], rows[2][i], &a);
         u64 b2 = SET(add_bits)(rows[3][i], rows[4][i], rows[5][i], &b);
@@ -322,15 +343,15 @@ INLINE u64 SET(spread)(u64 byte) {
 }
 
 static void SET(count_ones)(const u8 *const *payloads, int payload_count, i64 base, i64 step, void *total, int wide,
-                            size_t count) {
-    u64 rows[QB_GROUP][SPAN], planes[4][SPAN];
-    u8 counts[64 * SPAN];
+                            size_t first, size_t last) {
+    u64 rows[QB_GROUP][PLANE], planes[4][PLANE];
+    u8 counts[64 * PLANE];
     memset(rows, 0, sizeof rows);
-    for (size_t at = 0; at < count; at += 64 * SPAN) {
-        size_t size = count - at < 64 * SPAN ? count - at : 64 * SPAN;
+    for (size_t at = first; at < last; at += 64 * PLANE) {
+        size_t size = last - at < 64 * PLANE ? last - at : 64 * PLANE;
         for (int p = 0; p < payload_count; p++) memcpy(rows[p], payloads[p] + at / 8, (size + 7) / 8);
-        SET(count_planes)((const u64(*)[SPAN])rows, planes);
-        for (int i = 0; i < SPAN; i++) {
+        SET(count_planes)((const u64(*)[PLANE])rows, planes);
+        for (int i = 0; i < PLANE; i++) {
             for (int k = 0; k < 8; k++) {
                 u64 eight = SET(spread)(planes[0][i] >> 8 * k & 255) | SET(spread)(planes[1][i] >> 8 * k & 255) << 1 |
                             SET(spread)(planes[2][i] >> 8 * k & 255) << 2 | SET(spread)(planes[3][i] >> 8 * k & 255) << 3;
@@ -341,25 +362,48 @@ static void SET(count_ones)(const u8 *const *payloads, int payload_count, i64 ba
             i64 *to = (i64 *)total + at;
             for (size_t i = 0; i < size; i++) to[i] += base + step * counts[i];
         } else { /* as unsigned numbers, which wrap around; the caller ensures that sums fit */
-            u32 *to = (u32 *)total + at, first = (u32)base, times = (u32)step;
-            for (size_t i = 0; i < size; i++) to[i] += first + times * counts[i];
+            u32 *to = (u32 *)total + at, zeros = (u32)base, times = (u32)step;
+            for (size_t i = 0; i < size; i++) to[i] += zeros + times * counts[i];
         }
     }
 }
 
-static void SET(add_values)(const void *codes, int bits, const i64 *table, void *total, int wide, size_t count) {
-    const u8 *short_codes = codes;
-    const u16 *long_codes = codes;
-    i64 *doubles = total;
-    u32 *singles = total; /* unsigned numbers wrap around; the caller ensures that sums fit */
-    if (bits <= 8 && wide) {
-        for (size_t i = 0; i < count; i++) doubles[i] += table[short_codes[i]];
-    } else if (bits <= 8) {
-        for (size_t i = 0; i < count; i++) singles[i] += (u32)table[short_codes[i]];
-    } else if (wide) {
-        for (size_t i = 0; i < count; i++) doubles[i] += table[long_codes[i]];
-    } else {
-        for (size_t i = 0; i < count; i++) singles[i] += (u32)table[long_codes[i]];
+/* Codes of nine bits or more, bit by bit of the stream. */
+static void SET(unpack_long)(const u8 *data, size_t count, size_t bits, u16 *codes) {
+    for (size_t i = 0; i < count; i++) {
+        size_t at = i * bits, end = (at + bits + 7) / 8;
+        u32 value = 0;
+        for (size_t byte = at / 8; byte < end; byte++) value |= (u32)data[byte] << 8 * (byte - at / 8);
+        codes[i] = (u16)(value >> at % 8 & ((1u << bits) - 1));
+    }
+}
+
+static void SET(accumulate)(const u8 *const *payloads, int payload_count, int bits, const i64 *table, void *total,
+                            int wide, size_t first, size_t last) {
+    if (bits == 1) {
+        SET(count_ones)(payloads, payload_count, payload_count * table[0], table[1] - table[0], total, wide, first, last);
+        return;
+    }
+    u16 long_codes[PIECE];
+    u8 codes[PIECE];
+    for (size_t at = first; at < last; at += PIECE) {
+        size_t size = last - at < PIECE ? last - at : PIECE;
+        i64 *doubles = (i64 *)total + at;
+        u32 *singles = (u32 *)total + at; /* unsigned numbers wrap around; the caller ensures that sums fit */
+        for (int p = 0; p < payload_count; p++) {
+            const u8 *data = payloads[p] + at * (size_t)bits / 8;
+            if (bits <= 8) SET(unpack_all)(data, size, bits, codes);
+            else SET(unpack_long)(data, size, (size_t)bits, long_codes);
+            if (bits <= 8 && wide) {
+                for (size_t i = 0; i < size; i++) doubles[i] += table[codes[i]];
+            } else if (bits <= 8) {
+                for (size_t i = 0; i < size; i++) singles[i] += (u32)table[codes[i]];
+            } else if (wide) {
+                for (size_t i = 0; i < size; i++) doubles[i] += table[long_codes[i]];
+            } else {
+                for (size_t i = 0; i < size; i++) singles[i] += (u32)table[long_codes[i]];
+            }
+        }
     }
 }
 
@@ -568,34 +612,26 @@ static void SET(decide_floats)(const float *x, const u16 *words, const qb_polyno
 
 /* ---- rotated updates: a block is scaled, rotated and sampled while it is in the first-level cache ------------------- */
 
-static size_t SET(sample_rotated)(const qb_rotation *rotation, const qb_polynomial *polynomial, const qb_cells *cells,
-                                  const void *values, int wide, size_t count, const u16 *words, u8 *out, i64 start,
-                                  const qb_undecided *undecided, size_t listed, double *total) {
+static size_t SET(sample_rotated)(const qb_sampling *how, const void *values, int wide, const u16 *words, i64 start,
+                                  size_t count, u8 *out, const qb_undecided *undecided, size_t listed, double *total) {
+    const qb_rotation *rotation = how->rotation;
     const size_t block = (size_t)rotation->block, bytes = wide ? 8 : 4;
-    const qb_ending ending = {rotation->scale, 0, rotation->mode};
-    const size_t bits = cells ? (size_t)cells->bits : 1;
+    const u32 *signs = rotation->signs + start / 32;
+    const int ends = rotation->last_signs && start + (i64)count == rotation->size;
     float x[2 * QB_NORM_BLOCK]; /* an overlapping last block is rotated with the one before it */
-    *total = 0.0;
     for (size_t at = 0; at < count;) {
         size_t size = count - at < 2 * QB_NORM_BLOCK ? count - at : QB_NORM_BLOCK;
         const u8 *from = (const u8 *)values + bytes * at;
-        double looked;
-        if (wide) SET(flip_f64)(from, size, rotation->factor, rotation->signs + at / 32, x, 0);
-        else SET(flip_f32)(from, size, rotation->factor, rotation->signs + at / 32, x, 0);
-        SET(early_stages_f32)(x, size / block * block, block, &ending, 0);
-        if (rotation->last_signs && at + size == count) {
+        if (wide) SET(flip_f64)(from, size, rotation->factor, signs + at / 32, x, 0);
+        else SET(flip_f32)(from, size, rotation->factor, signs + at / 32, x, 0);
+        SET(transform_f32)(x, size / block * block, block, 0, 0, 0, 0, 1);
+        if (ends && at + size == count) {
             float *last = x + size - block;
             SET(flip_f32)(last, block, 1.0, rotation->last_signs, last, 0);
-            SET(early_stages_f32)(last, block, block, &ending, 0);
+            SET(transform_f32)(last, block, block, 0, 0, 0, 0, 1);
         }
-        if (cells) {
-            listed = SET(sample_cells_f32)(cells, 2, x, size, words + at, out + at * bits / 8, start + (i64)at,
-                                           undecided, listed, &looked);
-        } else {
-            listed = SET(sample_one_bit_f32)(polynomial, 2, x, size, words + at, out + at / 8, start + (i64)at,
-                                             undecided, listed, &looked);
-        }
-        *total += looked;
+        listed = SET(sample_f32)(how, x, words + at, start + (i64)at, size, out + at * (size_t)how->bits / 8, undecided,
+                                 listed, total);
         at += size;
     }
     return listed;

@@ -50,7 +50,8 @@ enum {
     PIECE = 2048,    /* coordinates of a pass: inputs, words and results fit the first-level cache */
     LANES = 256,     /* of a norm's block */
     PARTIAL_SUMS = 64, /* of an inner product (expand.py, SUMS) */
-    SPAN = 64        /* words of a bit plane counted in one pass */
+    PLANE = 64,      /* words of a bit plane counted in one pass */
+    SPAN = 1 << 18   /* entries transformed before the next are touched */
 };
 
 /* Bit j of a word: a mask, because SSE2 has no shifts by another number in every lane. */
@@ -375,6 +376,36 @@ void qb_gain(double factor, double scale, double gain[4]) {
     gain[3] = product.low;
 }
 
+/* How a transform ends: mode 0, more stages follow; 1, multiply by scale; 2, divide by it. Then the sums of squares of
+ * blocks are written to `sums` if it is not null. */
+typedef struct {
+    double scale, *sums;
+    int mode;
+} ending;
+
+/* Multiplying by 1 / sqrt(block) is exact where the block is an even power of two. */
+INLINE ending last_stage(size_t block, double *sums) {
+    int stages = 0;
+    while (block >> stages > 1) stages++;
+    double root = (double)((size_t)1 << stages / 2);
+    return stages % 2 ? (ending){root * 1.4142135623730951, sums, 2} : (ending){1.0 / root, sums, 1};
+}
+
+/* How many rows of `half` entries the late stages of a step join, and that half; 0 where the transform is complete. */
+INLINE size_t late_rows(size_t block, int step, size_t *half) {
+    *half = SPAN;
+    for (; step > 1 && *half < block; step--) *half *= block / *half < 8 ? block / *half : 8;
+    size_t left = block / *half;
+    return left < 2 ? 0 : left < 8 ? left : 8;
+}
+
+size_t qb_transform_parts(size_t count, size_t block, int step) {
+    size_t half;
+    if (step == 0) return (count + SPAN - 1) / SPAN;
+    size_t rows = late_rows(block, step, &half);
+    return rows == 0 ? 0 : count / rows / QB_NORM_BLOCK;
+}
+
 /* ---- exchanging lanes of a vector: entry i becomes the one of lane i ^ 1, i ^ 2, i ^ 4, i ^ 8 ---------------------------- */
 
 #if defined(__clang__) || __GNUC__ >= 12
@@ -499,44 +530,30 @@ void qb_block_sums(const void *x, int wide, size_t count, double scale, int orde
     CALL(block_sums_f32, x, count, scale, order, out);
 }
 
-size_t qb_sample_one_bit(const qb_polynomial *plan, int order, const void *x, int wide, size_t count,
-                         const u16 *words, u8 *out, i64 start, const qb_undecided *undecided, size_t listed,
-                         double *total) {
-    if (wide) {
-        CALL(sample_one_bit_f64, plan, order, x, count, words, out, start, undecided, listed, total);
+size_t qb_sample(const qb_sampling *how, const void *x, int wide, const u16 *words, i64 start, size_t count, u8 *out,
+                 const qb_undecided *undecided, size_t listed, double *total) {
+    out += (size_t)start * (size_t)how->bits / 8;
+    *total = 0.0;
+    if (how->rotation) {
+        CALL(sample_rotated, how, x, wide, words, start, count, out, undecided, listed, total);
     }
-    CALL(sample_one_bit_f32, plan, order, x, count, words, out, start, undecided, listed, total);
-}
-
-size_t qb_sample_cells(const qb_cells *plan, int order, const void *x, int wide, size_t count, const u16 *words,
-                       u8 *out, i64 start, const qb_undecided *undecided, size_t listed, double *total) {
     if (wide) {
-        CALL(sample_cells_f64, plan, order, x, count, words, out, start, undecided, listed, total);
+        CALL(sample_f64, how, x, words, start, count, out, undecided, listed, total);
     }
-    CALL(sample_cells_f32, plan, order, x, count, words, out, start, undecided, listed, total);
-}
-
-size_t qb_sample_rotated(const qb_rotation *rotation, const qb_polynomial *polynomial, const qb_cells *cells,
-                         const void *x, int wide, size_t count, const u16 *words, u8 *out, i64 start,
-                         const qb_undecided *undecided, size_t listed, double *total) {
-    CALL(sample_rotated, rotation, polynomial, cells, x, wide, count, words, out, start, undecided, listed, total);
+    CALL(sample_f32, how, x, words, start, count, out, undecided, listed, total);
 }
 
 void qb_resolve(const qb_law *law, const qb_undecided *undecided, const u64 *ties, size_t count, u8 *out) {
     CALL(resolve, law, undecided, ties, count, out);
 }
 
-void qb_pack(const u8 *codes, size_t groups, int bits, u8 *out) { CALL(pack, codes, groups, bits, out); }
+void qb_pack(const u8 *codes, size_t count, int bits, u8 *out) { CALL(pack_all, codes, count, bits, out); }
 
-void qb_unpack(const u8 *data, size_t groups, int bits, u8 *codes) { CALL(unpack, data, groups, bits, codes); }
+void qb_unpack(const u8 *data, size_t count, int bits, u8 *codes) { CALL(unpack_all, data, count, bits, codes); }
 
-void qb_count_ones(const u8 *const *payloads, int payload_count, i64 base, i64 step, void *total, int wide,
-                   size_t count) {
-    CALL(count_ones, payloads, payload_count, base, step, total, wide, count);
-}
-
-void qb_add_values(const void *codes, int bits, const i64 *table, void *total, int wide, size_t count) {
-    CALL(add_values, codes, bits, table, total, wide, count);
+void qb_accumulate(const u8 *const *payloads, int payload_count, int bits, const i64 *table, void *total, int wide,
+                   size_t first, size_t last) {
+    CALL(accumulate, payloads, payload_count, bits, table, total, wide, first, last);
 }
 
 void qb_flip(const void *x, int wide, size_t count, double factor, const u32 *signs, void *out, int out_wide) {
@@ -546,18 +563,12 @@ void qb_flip(const void *x, int wide, size_t count, double factor, const u32 *si
     CALL(flip_f32, x, count, factor, signs, out, out_wide);
 }
 
-void qb_early_stages(void *x, int wide, size_t count, size_t size, const qb_ending *ending, int sparse) {
+void qb_transform(void *x, int wide, size_t count, size_t block, int step, double *sums, int sparse, size_t first,
+                  size_t last) {
     if (wide) {
-        CALL(early_stages_f64, x, count, size, ending, sparse);
+        CALL(transform_f64, x, count, block, step, sums, sparse, first, last);
     }
-    CALL(early_stages_f32, x, count, size, ending, sparse);
-}
-
-void qb_late_stages(void *x, int wide, size_t half, int rows, size_t first, size_t last, const qb_ending *ending) {
-    if (wide) {
-        CALL(late_stages_f64, x, half, rows, first, last, ending);
-    }
-    CALL(late_stages_f32, x, half, rows, first, last, ending);
+    CALL(transform_f32, x, count, block, step, sums, sparse, first, last);
 }
 
 void qb_expand_words(const u32 *state, size_t tiles, u64 *out) { CALL(expand_words, state, tiles, out); }

@@ -33,7 +33,7 @@
 #define QB_API __attribute__((visibility("default")))
 #endif
 
-#define QB_VERSION 1 /* of this interface: raised when a structure or a signature changes */
+#define QB_VERSION 2 /* of this interface: raised when a structure or a signature changes */
 
 enum {
     QB_TILE = 128,        /* words of a tile of the expansion (expand.py) */
@@ -96,54 +96,47 @@ QB_API double qb_clip_factor(double norm, double radius, int room);
 QB_API void qb_gain(double factor, double scale, double gain[4]);
 
 /* ---- sampling and packing ---------------------------------------------------------------------------------------- */
-/* Pack the codes of `count` values into `out`; list undecided ones from `listed` on, numbered from `start` on. Return
- * how many are listed now. With an order, 1 or 2, private copies are sampled and `*total` is the sum of |value|^order. */
-QB_API size_t qb_sample_one_bit(const qb_polynomial *plan, int order, const void *x, int wide, size_t count,
-                                const uint16_t *words, uint8_t *out, int64_t start, const qb_undecided *undecided,
-                                size_t listed, double *total);
-QB_API size_t qb_sample_cells(const qb_cells *plan, int order, const void *x, int wide, size_t count,
-                              const uint16_t *words, uint8_t *out, int64_t start, const qb_undecided *undecided,
-                              size_t listed, double *total);
-/* The same of `factor` times an update, rotated in blocks of a power of two, at most QB_NORM_BLOCK, and measured. `signs` begin
- * with the first value. With `last_signs`, one more block covers the end, where another may be incomplete; it must lie
- * inside this call. One of both plans is null. */
+/* `factor` times an update of `size` values, rotated in blocks of a power of two, at most QB_NORM_BLOCK. With
+ * `last_signs`, one more block covers the end, where another may be incomplete. */
 typedef struct {
-    double factor, scale;
+    double factor;
     const uint32_t *signs, *last_signs;
-    int64_t block;
-    int32_t mode; /* and scale: see qb_ending */
+    int64_t size, block;
 } qb_rotation;
-QB_API size_t qb_sample_rotated(const qb_rotation *rotation, const qb_polynomial *polynomial, const qb_cells *cells,
-                                const void *x, int wide, size_t count, const uint16_t *words, uint8_t *out,
-                                int64_t start, const qb_undecided *undecided, size_t listed, double *total);
+/* How an update is sampled: by one of both plans, or, where both are null, with every coordinate left undecided; rotated
+ * first unless that is null. With an order, 1 or 2, private copies are sampled, and measured. */
+typedef struct {
+    const qb_polynomial *polynomial;
+    const qb_cells *cells;
+    const qb_rotation *rotation;
+    int32_t bits, order;
+} qb_sampling;
+/* Pack the codes of the update's values `start .. start + count - 1`, which `x` and `words` begin with, into the body
+ * `out`; list undecided ones from `listed` on. Return how many are listed now; `*total` is the sum of |value|^order.
+ * `start` is a multiple of 64 and of the block; an overlapping last block must lie inside one call. */
+QB_API size_t qb_sample(const qb_sampling *how, const void *x, int wide, const uint16_t *words, int64_t start,
+                        size_t count, uint8_t *out, const qb_undecided *undecided, size_t listed, double *total);
 /* Overwrite the packed code of every listed value by that of the exact law, from its 16 primary and 48 tie bits. */
 QB_API void qb_resolve(const qb_law *law, const qb_undecided *undecided, const uint64_t *ties, size_t count,
                        uint8_t *out);
-/* `groups` times eight codes of one byte, and `bits` bytes for each group; 1 <= bits <= 8. */
-QB_API void qb_pack(const uint8_t *codes, size_t groups, int bits, uint8_t *out);
-QB_API void qb_unpack(const uint8_t *data, size_t groups, int bits, uint8_t *codes);
-/* Add base + step * (number of ones) per coordinate of at most QB_GROUP payloads; total is int32, wide: int64. */
-QB_API void qb_count_ones(const uint8_t *const *payloads, int payload_count, int64_t base, int64_t step, void *total,
-                          int wide, size_t count);
-/* Codes of up to 8 bits are bytes, longer ones uint16_t. */
-QB_API void qb_add_values(const void *codes, int bits, const int64_t *table, void *total, int wide, size_t count);
+/* Codes of one byte, and ceil(count bits / 8) bytes whose padding bits are zero; 1 <= bits <= 8. */
+QB_API void qb_pack(const uint8_t *codes, size_t count, int bits, uint8_t *out);
+QB_API void qb_unpack(const uint8_t *data, size_t count, int bits, uint8_t *codes);
+/* Add table[code] of every payload, of codes of 1 to 16 bits, to coordinates `first .. last - 1` of the total, int32 or
+ * (wide) int64; `first` is a multiple of 8. Of one bit there may be at most QB_GROUP payloads. */
+QB_API void qb_accumulate(const uint8_t *const *payloads, int payload_count, int bits, const int64_t *table,
+                          void *total, int wide, size_t first, size_t last);
 
 /* ---- rotation ----------------------------------------------------------------------------------------------------- */
 /* factor * x, a product of doubles rounded once, with the sign changed where a bit of `signs` is set. */
 QB_API void qb_flip(const void *x, int wide, size_t count, double factor, const uint32_t *signs, void *out,
                     int out_wide);
-/* How a transform ends. Mode 0: more stages follow; 1: multiply by scale; 2: divide by it. Then the sums of squares of
- * blocks are written to `sums` if it is not null. */
-typedef struct {
-    double scale;
-    double *sums;
-    int32_t mode;
-} qb_ending;
-/* All stages inside each block of `size` <= QB_NORM_BLOCK entries; `sparse` skips blocks of zeros, of public numbers. */
-QB_API void qb_early_stages(void *x, int wide, size_t count, size_t size, const qb_ending *ending, int sparse);
-/* Join `rows` (2, 4 or 8) rows of `half` entries, for chunks `first .. last - 1` of QB_NORM_BLOCK columns. */
-QB_API void qb_late_stages(void *x, int wide, size_t half, int rows, size_t first, size_t last,
-                           const qb_ending *ending);
+/* The transform of every block of a power of two entries, in steps 0, 1, ...; each has parts that may run in any order,
+ * and no part is left where a step has none. With `sums`, for a single block, the sums of squares of every QB_NORM_BLOCK
+ * entries are written to it; `sparse` skips zeros, of public numbers. */
+QB_API size_t qb_transform_parts(size_t count, size_t block, int step);
+QB_API void qb_transform(void *x, int wide, size_t count, size_t block, int step, double *sums, int sparse,
+                         size_t first, size_t last);
 
 /* ---- expansion of the vector mechanism ------------------------------------------------------------------------------ */
 /* `table` is quantile.bin, the polynomials of the normal quantile (expand.py). */

@@ -396,19 +396,9 @@ static void make_signs(u64 seed, u64 count, u64 *signs) {
 
 /* Transform every block of a power of two entries; `count` is a multiple of the block. */
 static void transform(float *x, u64 count, u64 block) {
-    double root = __builtin_sqrt((double)block);
-    int even = ((u64)root) * ((u64)root) == block;
-    const qb_ending last = {even ? 1.0 / root : root, 0, even ? 1 : 2}, more = {1.0, 0, 0};
-    if (block <= QB_NORM_BLOCK) {
-        qb_early_stages(x, 0, (size_t)count, (size_t)block, &last, 0);
-        return;
-    }
-    qb_early_stages(x, 0, (size_t)count, QB_NORM_BLOCK, &more, 0);
-    for (u64 half = QB_NORM_BLOCK; half < block;) {
-        u64 rows = block / half < 8 ? block / half : 8;
-        const qb_ending *ending = half * rows == block ? &last : &more;
-        qb_late_stages(x, 0, (size_t)half, (int)rows, 0, (size_t)(count / rows / QB_NORM_BLOCK), ending);
-        half *= rows;
+    size_t parts;
+    for (int step = 0; (parts = qb_transform_parts((size_t)count, (size_t)block, step)) > 0; step++) {
+        qb_transform(x, 0, (size_t)count, (size_t)block, step, 0, 0, 0, parts);
     }
 }
 
@@ -459,6 +449,7 @@ static int release_codes(const qb_table *table, const qb_entry *entry, const u32
     for (int i = 0; i < 6; i++) *arrays[i] = (const void *)(table->bytes + entry->law[i]);
     qb_polynomial polynomial = {0};
     qb_cells cells = {0};
+    qb_sampling how = {0, 0, 0, (int32_t)entry->bits, 2};
     if (entry->coefficient_count > 0) {
         double slope = rate * entry->plan_rate;
         polynomial.gain = entry->centred ? 2.0 * slope : slope;
@@ -467,31 +458,20 @@ static int release_codes(const qb_table *table, const qb_entry *entry, const u32
         memcpy(polynomial.coefficient, entry->coefficient, sizeof polynomial.coefficient);
         polynomial.count = (int32_t)entry->coefficient_count;
         polynomial.width = (int32_t)entry->width;
+        if (polynomial.gain > 0x1p-100 && polynomial.gain < 0x1p100) how.polynomial = &polynomial;
     } else {
         cells = (qb_cells){rate, entry->clamp[0], entry->clamp[1], entry->inverse, entry->cell_offset,
                            (const void *)(table->bytes + entry->table[0]), (const void *)(table->bytes + entry->table[1]),
                            table->bytes + entry->table[2], table->bytes + entry->table[3],
                            table->bytes + entry->table[4], entry->half, (int32_t)entry->cells, (int32_t)entry->bits};
+        how.cells = &cells;
     }
     for (u64 at = 0; at < entry->dimension; at += QB_DEVICE_TILE) {
         size_t size = entry->dimension - at < QB_DEVICE_TILE ? (size_t)(entry->dimension - at) : QB_DEVICE_TILE;
-        size_t listed;
         double looked;
         u8 *out = body + at * entry->bits / 8;
         qb_device_primary(key, at / QB_DEVICE_TILE, 1, words);
-        if (entry->coefficient_count == 0) {
-            listed = qb_sample_cells(&cells, 2, x + at, 0, size, words, out, 0, &undecided, 0, &looked);
-        } else if (polynomial.gain > 0x1p-100 && polynomial.gain < 0x1p100) {
-            listed = qb_sample_one_bit(&polynomial, 2, x + at, 0, size, words, out, 0, &undecided, 0, &looked);
-        } else { /* a gain that float cannot hold: all go to the exact law, which takes any */
-            memset(out, 0, (size + 7) / 8);
-            looked = 0.0;
-            for (listed = 0; listed < size; listed++) {
-                index[listed] = (i64)listed;
-                listed_word[listed] = words[listed];
-                value[listed] = (double)x[at + listed];
-            }
-        }
+        size_t listed = qb_sample(&how, x + at, 0, words, 0, size, out, &undecided, 0, &looked);
         squares += looked;
         for (size_t i = 0; i < listed; i += 64) {
             size_t some = listed - i < 64 ? listed - i : 64;

@@ -91,14 +91,12 @@ INLINE void REAL_SET(floors)(const REAL *x, const qb_polynomial *plan, int count
     }
 }
 
-static size_t REAL_SET(sample_one_bit)(const qb_polynomial *plan, int order, const void *values, size_t count,
-                                       const u16 *words, u8 *out, i64 start, const qb_undecided *undecided,
-                                       size_t listed, double *total) {
-    const REAL *x = values;
+static size_t REAL_SET(sample_one_bit)(const qb_polynomial *plan, int order, const REAL *x, const u16 *words, i64 start,
+                                       size_t count, u8 *out, const qb_undecided *undecided, size_t listed,
+                                       double *total) {
     REAL copy[PIECE];
     u16 floors[PIECE], last_words[PIECE];
     u64 codes[PIECE / 64], open[PIECE / 64];
-    *total = 0.0;
     for (size_t at = 0; at < count; at += PIECE) {
         int size = count - at < PIECE ? (int)(count - at) : PIECE;
         int rounded = (size + 63) / 64 * 64;
@@ -172,16 +170,14 @@ INLINE size_t REAL_SET(compare_lines)(const qb_cells *plan, const int32_t *open,
     return listed;
 }
 
-static size_t REAL_SET(sample_cells)(const qb_cells *plan, int order, const void *values, size_t count,
-                                     const u16 *words, u8 *out, i64 start, const qb_undecided *undecided,
-                                     size_t listed, double *total) {
-    const REAL *x = values;
+static size_t REAL_SET(sample_cells)(const qb_cells *plan, int order, const REAL *x, const u16 *words, i64 start,
+                                     size_t count, u8 *out, const qb_undecided *undecided, size_t listed,
+                                     double *total) {
     const size_t bits = (size_t)plan->bits;
     REAL copy[PIECE];
     float part[PIECE];
     int32_t cell[PIECE], open[PIECE + 1];
     u8 codes[PIECE], packed[PIECE];
-    *total = 0.0;
     for (size_t at = 0; at < count; at += PIECE) {
         int size = count - at < PIECE ? (int)(count - at) : PIECE, open_count = 0;
         const REAL *piece = REAL_SET(looked)(x + at, copy, size, order, total);
@@ -199,6 +195,35 @@ static size_t REAL_SET(sample_cells)(const qb_cells *plan, int order, const void
         memcpy(out + at * bits / 8, packed, ((size_t)size * bits + 7) / 8);
     }
     return listed;
+}
+
+/* ---- no plan, or one of both ------------------------------------------------------------------------------------------- */
+
+/* A gain that no plan can hold: all goes to the exact law, which takes any. */
+static size_t REAL_SET(leave_open)(const qb_sampling *how, const REAL *x, const u16 *words, i64 start, size_t count,
+                                   u8 *out, const qb_undecided *undecided, size_t listed, double *total) {
+    REAL copy[PIECE];
+    memset(out, 0, (count * (size_t)how->bits + 7) / 8);
+    for (size_t at = 0; at < count; at += PIECE) {
+        int size = count - at < PIECE ? (int)(count - at) : PIECE;
+        const REAL *piece = REAL_SET(looked)(x + at, copy, size, how->order, total);
+        for (int i = 0; i < size; i++) {
+            listed = REAL_SET(list)(undecided, listed, start + (i64)at + i, words[at + (size_t)i], piece[i]);
+        }
+    }
+    return listed;
+}
+
+static size_t REAL_SET(sample)(const qb_sampling *how, const void *x, const u16 *words, i64 start, size_t count,
+                               u8 *out, const qb_undecided *undecided, size_t listed, double *total) {
+    if (how->polynomial) {
+        return REAL_SET(sample_one_bit)(how->polynomial, how->order, x, words, start, count, out, undecided, listed,
+                                        total);
+    }
+    if (how->cells) {
+        return REAL_SET(sample_cells)(how->cells, how->order, x, words, start, count, out, undecided, listed, total);
+    }
+    return REAL_SET(leave_open)(how, x, words, start, count, out, undecided, listed, total);
 }
 
 /* ---- rotation (transform.py) -------------------------------------------------------------------------------------------- */
@@ -366,41 +391,64 @@ static void REAL_SET(transform_block)(REAL *x, size_t size) {
 }
 
 /* Scale `count` finished entries and add up their squares, whole blocks from number `block` on or less than one. */
-INLINE void REAL_SET(finish)(REAL *x, size_t count, const qb_ending *ending, size_t block) {
-    const REAL scale = (REAL)ending->scale;
-    if (ending->mode == 1) {
+INLINE void REAL_SET(finish)(REAL *x, size_t count, const ending *end, size_t block) {
+    const REAL scale = (REAL)end->scale;
+    if (end->mode == 1) {
         for (size_t i = 0; i < count; i++) x[i] *= scale;
-    } else if (ending->mode == 2) { /* not by way of a reciprocal, which would round twice */
+    } else if (end->mode == 2) { /* not by way of a reciprocal, which would round twice */
         for (size_t i = 0; i < count; i++) x[i] /= scale;
     }
-    if (ending->mode != 0 && ending->sums) REAL_SET(block_sums)(x, count, 1.0, 2, ending->sums + block);
+    if (end->mode != 0 && end->sums) REAL_SET(block_sums)(x, count, 1.0, 2, end->sums + block);
 }
 
-static void REAL_SET(early_stages)(void *values, size_t count, size_t size, const qb_ending *ending, int sparse) {
-    REAL *x = values;
+/* All stages inside each block of `size` <= QB_NORM_BLOCK entries. */
+static void REAL_SET(early_stages)(REAL *x, size_t count, size_t size, const ending *end, int sparse) {
     for (size_t at = 0; at < count; at += size) {
         if (sparse && size == QB_NORM_BLOCK && REAL_SET(all_zero)(x + at, size)) continue;
         REAL_SET(transform_block)(x + at, size);
     }
     for (size_t at = 0; at < count; at += QB_NORM_BLOCK) {
         size_t left = count - at;
-        REAL_SET(finish)(x + at, left < QB_NORM_BLOCK ? left : QB_NORM_BLOCK, ending, at / QB_NORM_BLOCK);
+        REAL_SET(finish)(x + at, left < QB_NORM_BLOCK ? left : QB_NORM_BLOCK, end, at / QB_NORM_BLOCK);
     }
 }
 
-/* The later stages, for columns that stay in the cache. */
-static void REAL_SET(late_stages)(void *values, size_t half, int rows, size_t first, size_t last,
-                                  const qb_ending *ending) {
-    REAL *x = values;
+/* Join `rows` (2, 4 or 8) rows of `half` entries, for chunks `first .. last - 1` of QB_NORM_BLOCK columns, which stay in
+ * the cache. */
+static void REAL_SET(late_stages)(REAL *x, size_t half, size_t rows, size_t first, size_t last, const ending *end) {
     for (size_t chunk = first; chunk < last; chunk++) {
         size_t column = chunk * QB_NORM_BLOCK;
-        size_t start = column / half * (size_t)rows * half + column % half;
+        size_t start = column / half * rows * half + column % half;
         if (rows == 8) REAL_SET(join_eight)(x + start, half, QB_NORM_BLOCK);
         else if (rows == 4) REAL_SET(join_four)(x + start, half, QB_NORM_BLOCK);
         else REAL_SET(join_two)(x + start, half, QB_NORM_BLOCK);
-        for (int k = 0; k < rows; k++) {
-            size_t row = start + (size_t)k * half;
-            REAL_SET(finish)(x + row, QB_NORM_BLOCK, ending, row / QB_NORM_BLOCK);
+        for (size_t k = 0; k < rows; k++) {
+            size_t row = start + k * half;
+            REAL_SET(finish)(x + row, QB_NORM_BLOCK, end, row / QB_NORM_BLOCK);
+        }
+    }
+}
+
+/* Step 0 is all stages of a span of entries, a span for each part; every further one joins rows of spans. */
+static void REAL_SET(transform)(void *values, size_t count, size_t block, int step, double *sums, int sparse,
+                                size_t first, size_t last) {
+    const ending more = {1.0, 0, 0}, end = last_stage(block, sums);
+    size_t half;
+    REAL *x = values;
+    if (step > 0) {
+        size_t rows = late_rows(block, step, &half);
+        REAL_SET(late_stages)(x, half, rows, first, last, half * rows == block ? &end : &more);
+        return;
+    }
+    const size_t early = block < QB_NORM_BLOCK ? block : QB_NORM_BLOCK, most = block < SPAN ? block : SPAN;
+    for (size_t part = first; part < last; part++) {
+        REAL *span = x + part * SPAN;
+        size_t size = count - part * SPAN < SPAN ? count - part * SPAN : SPAN;
+        REAL_SET(early_stages)(span, size, early, early == block ? &end : &more, sparse);
+        for (half = early; half < most;) {
+            size_t rows = most / half < 8 ? most / half : 8;
+            REAL_SET(late_stages)(span, half, rows, 0, size / rows / QB_NORM_BLOCK, half * rows == block ? &end : &more);
+            half *= rows;
         }
     }
 }
