@@ -27,9 +27,7 @@ def test_sums_with_drop_outs_are_exact_or_none():
     for trial in range(HONEST):
         clients = rng.randrange(3, 8)
         threshold = rng.randrange(clients // 2 + 1, clients + 1)
-        room = Room(
-            plan_of(clients, threshold, active=False, name=b"curious %d" % trial, largest_code=3)
-        )
+        room = Room(plan_of(clients, threshold, active=False, name=b"curious %d" % trial))
         senders = sorted(rng.sample(range(1, clients + 1), rng.randrange(1, clients + 1)))
         try:
             room.masked(senders)

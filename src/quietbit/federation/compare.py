@@ -295,7 +295,7 @@ def bytes_sent(mechanism: Mechanism, trust: Trust, cohort: int) -> int:
         return FLOAT_BYTES * mechanism.ball.dimension
     if trust is Trust.SECURE_AGGREGATION:
         layout = mechanism.layout
-        return masked_size(cohort, layout.count, 2**layout.bits - 1)
+        return masked_size(cohort, layout.count)
     return Header.of(mechanism).size
 
 

@@ -340,7 +340,6 @@ def sum_plan(request: Request, mechanism: Mechanism, members: tuple[bytes, ...] 
         part.threshold,
         mechanism.layout.count,
         name,
-        2**mechanism.layout.bits - 1,
         members,
         request.terms,
     )

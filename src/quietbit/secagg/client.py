@@ -162,9 +162,9 @@ class SumClient:
         array = np.asarray(codes)
         require(array.dtype.kind in "iu", "type of the codes", str(array.dtype), "whole numbers")
         require(array.size == plan.dimension, "number of codes", array.size, f"{plan.dimension}")
-        if int(array.min()) < 0 or int(array.max()) > plan.largest_code:
+        if int(array.min()) < 0 or int(array.max()) > 1:
             # The codes are private: the refusal does not show them.
-            raise InvalidParameter.of("codes", f"whole numbers from 0 to {plan.largest_code}")
+            raise InvalidParameter.of("codes", "0 or 1")
         self._received.update(self.check_shares(u1, dealt))
         self._step += 1
         self._u1 = frozenset(u1)

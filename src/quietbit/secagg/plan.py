@@ -1,10 +1,10 @@
 """What clients and server of a masked sum agree on before it starts, and a masked vector's bytes.
 
-Idea     n clients send codes 0 .. c, so sums are at most c n: ceil(log2(c n + 1)) bits per
-         coordinate hold them (c = 1 for one bit), and masks are modulo that power of two. The
+Idea     n clients send one-bit codes, so sums are at most n: ceil(log2(n + 1)) bits per
+         coordinate hold them, and masks are modulo that power of two. The
          threshold is the number of clients that must stay to the end. All choices enter one digest
          (`SumPlan.context`), and everything that clients derive or sign depends on it.
-Symbols  n = clients; t = threshold; d = dimension; b = bits; c = largest_code; C: clients that
+Symbols  n = clients; t = threshold; d = dimension; b = bits; C: clients that
          collude with the server. A masked vector is a header of 24 bytes and ceil(b (d + g) / 8)
          bytes. The guard, g coordinates of at least 64 bits together, is zero in every vector; a
          sum whose guard is not zero is wrong.
@@ -47,7 +47,6 @@ VERSION = 4
 HEADER = struct.Struct("<4sHHQII")  # magic, version, bits, dimension, client, zero
 MASKED_HEADER_SIZE = HEADER.size
 CHUNK = 1 << 16  # coordinates packed together; a multiple of 8
-MOST_CODE = 255  # eight bits: sums stay below 2^32
 GUARD_BITS = 64
 SEED_COMMITMENT_SIZE = 32
 TAG_SIZE = 16  # of a seal
@@ -67,19 +66,18 @@ class ServerModel(CheckedEnum):
     ACTIVE = "active"
 
 
-def bits_for(clients: int, largest_code: int = 1) -> int:
-    """Return the bits per coordinate of a sum of codes: ceil(log2(clients * largest_code + 1)).
+def bits_for(clients: int) -> int:
+    """Return the bits per coordinate of a sum of one-bit codes: ceil(log2(clients + 1)).
 
-    >>> bits_for(1), bits_for(1000), bits_for(1023), bits_for(1024), bits_for(1000, 3)
-    (1, 10, 10, 11, 12)
+    >>> bits_for(1), bits_for(1000), bits_for(1023), bits_for(1024)
+    (1, 10, 10, 11)
     """
-    count = check_int(clients, "clients", 1, MOST_CLIENTS)
-    return (count * check_int(largest_code, "largest_code", 1, MOST_CODE)).bit_length()
+    return check_int(clients, "clients", 1, MOST_CLIENTS).bit_length()
 
 
-def masked_size(clients: int, dimension: int, largest_code: int = 1) -> int:
+def masked_size(clients: int, dimension: int) -> int:
     """Return the bytes of a masked vector in a sum of ``clients``, with header and guard."""
-    bits = bits_for(clients, largest_code)
+    bits = bits_for(clients)
     width = check_int(dimension, "dimension", 1) + -(-GUARD_BITS // bits)
     return MASKED_HEADER_SIZE + (bits * width + 7) // 8
 
@@ -121,7 +119,6 @@ class SumPlan:
     threshold: int
     dimension: int
     round_name: bytes
-    largest_code: int = 1
     members: tuple[bytes, ...] | None = field(default=None, repr=False, converter=_members)
     terms: bytes = field(default=b"", repr=False)
 
@@ -135,7 +132,6 @@ class SumPlan:
         rule = f"at least {least} of {clients} clients ({self.server.value} server)"
         require(threshold >= least, "threshold", threshold, rule)
         check_int(self.dimension, "dimension", 1, 2**40)
-        check_int(self.largest_code, "largest_code", 1, MOST_CODE)
         is_name = isinstance(self.round_name, bytes) and 1 <= len(self.round_name) <= 64
         require(is_name, "round_name", self.round_name, "1 to 64 bytes")
         require(isinstance(self.terms, bytes), "terms", type(self.terms).__name__, "bytes")
@@ -158,7 +154,7 @@ class SumPlan:
             self.clients,
             self.threshold,
             self.dimension,
-            self.largest_code,
+            1,  # the largest code
             int(self.active),
         )
         members = b"".join(self.members or ())
@@ -177,7 +173,7 @@ class SumPlan:
     @property
     def bits(self) -> int:
         """Bits per coordinate on the wire."""
-        return bits_for(self.clients, self.largest_code)
+        return bits_for(self.clients)
 
     @property
     def width(self) -> int:
@@ -187,7 +183,7 @@ class SumPlan:
     @property
     def payload_size(self) -> int:
         """Bytes of a masked vector."""
-        return masked_size(self.clients, self.dimension, self.largest_code)
+        return masked_size(self.clients, self.dimension)
 
     @property
     def advertisement_size(self) -> int:

@@ -30,18 +30,16 @@ def plan_of(
     active: bool = True,
     name: bytes = b"round",
     dimension: int = DIMENSION,
-    largest_code: int = 1,
     terms: bytes = b"mechanism",
 ) -> SumPlan:
     members = tuple(identity(number).public for number in range(1, clients + 1)) if active else None
-    return SumPlan(clients, threshold, dimension, name, largest_code, members, terms)
+    return SumPlan(clients, threshold, dimension, name, members, terms)
 
 
 def codes_for(plan: SumPlan, seed: int = 5) -> dict[int, np.ndarray]:
     rng = np.random.default_rng(seed)
-    top = plan.largest_code + 1
     return {
-        i: rng.integers(0, top, plan.dimension, dtype=np.uint32) for i in range(1, plan.clients + 1)
+        i: rng.integers(0, 2, plan.dimension, dtype=np.uint32) for i in range(1, plan.clients + 1)
     }
 
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from quietbit.errors import InvalidParameter
-from quietbit.secagg.plan import MASKED_HEADER_SIZE, ServerModel, SumPlan, bits_for, masked_size
+from quietbit.secagg.plan import MASKED_HEADER_SIZE, ServerModel, SumPlan, bits_for
 from refusals import refuses
 
 
@@ -27,18 +27,6 @@ def test_packed_size_is_exact_and_packing_is_undone(clients: int, dimension: int
 
 def test_bits_are_those_of_the_largest_sum() -> None:
     assert [bits_for(n) for n in (1, 2, 3, 4, 7, 8, 1000, 100_000)] == [1, 2, 2, 3, 3, 4, 10, 17]
-
-
-def test_codes_of_more_bits_need_a_wider_modulus() -> None:
-    assert [bits_for(1000, 2**b - 1) for b in (1, 2, 3, 4)] == [10, 12, 13, 14]
-    plan = SumPlan(10, 6, 100, b"r", largest_code=3)
-    assert plan.bits == 5
-    assert (
-        plan.payload_size == masked_size(10, 100, 3) == MASKED_HEADER_SIZE + 71
-    )  # 100 codes and 13 of the guard
-    assert plan.context != SumPlan(10, 6, 100, b"r").context
-    with refuses("largest_code", 0):
-        SumPlan(10, 6, 100, b"r", largest_code=0)
 
 
 def test_refusals() -> None:

@@ -79,7 +79,7 @@ def plot_secure_aggregation(
         ):  # one more bit at every doubling: points where it was computed, steps between
             right.step(
                 grid,
-                [bits_for(n, 1) for n in grid],
+                [bits_for(n) for n in grid],
                 **{**style, "marker": None, "where": "post"},
             )
             right.plot(COHORTS, sent, **{**style, "linestyle": "none"})
