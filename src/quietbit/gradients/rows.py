@@ -80,6 +80,9 @@ class SampleGradients:
         self._shapes = [tuple(part.shape) for part in parameters.values()]
         self._sizes = [part.numel() for part in parameters.values()]
         self._device = next(iter(parameters.values())).device
+        kind = self._device.type
+        rule = "cpu or cuda: a pass has the generators of these for itself"
+        require(kind in ("cpu", "cuda"), "device of the model", kind, rule)
         self._dimension = sum(self._sizes)
         self._check_data(data)
         self._code = CodeGradient(model, loss)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import copy
 from typing import Any, TypeAlias, final
 
-from quietbit.errors import InvalidParameter, require_module
+from quietbit.errors import InvalidParameter, require, require_module
 from quietbit.gradients.randomness import private_randomness_of_code
 from quietbit.gradients.trace import Loss, loss_of_one, trainable
 
@@ -45,11 +45,24 @@ class CodeGradient:
         torch = self._torch
         model = copy.deepcopy(self._model)
         loss = copy.deepcopy(self._loss)
+        for given, copied in ((self._model, model), (self._loss, loss)):
+            if isinstance(given, torch.nn.Module):
+                _check_copied(given, copied)
         parameters = list(trainable(model).values())
-        with private_randomness_of_code(), torch.enable_grad():
+        # Compiled code keeps what it compiled for earlier samples, and gives up after a few.
+        eager = torch.compiler.set_stance("force_eager")
+        with private_randomness_of_code(), eager, torch.enable_grad():
             value = loss_of_one(loss, model(inputs.clone()), targets.clone())
             slopes = torch.autograd.grad(value, parameters, allow_unused=True)
         found = []
         for part, slope in zip(parameters, slopes, strict=True):
             found.append((torch.zeros_like(part) if slope is None else slope)[None])
         return found
+
+
+def _check_copied(given: Any, copied: Any) -> None:
+    """Refuse layers whose copy is themselves: one sample would find what another left in them."""
+    layers = set(given.modules())
+    shared = [type(layer).__name__ for layer in copied.modules() if layer in layers]
+    rule = "made of layers that can be copied, where samples go one by one"
+    require(not shared, "model or loss", ", ".join(shared), rule)

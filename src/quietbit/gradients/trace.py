@@ -94,8 +94,9 @@ class TracedGradient:
 
     @contextmanager
     def _tracing(self) -> Iterator[None]:
+        eager = self._torch.compiler.set_stance("force_eager")
         try:
-            with _TRACING, private_randomness_of_code():
+            with _TRACING, private_randomness_of_code(), eager:
                 yield
         except InvalidParameter:
             raise
@@ -176,6 +177,8 @@ def _record(function: Callable[..., Any], mode: str, *arguments: Tensor) -> Any:
 
 def _check_pure(torch: Any, module: Any) -> None:
     """Require torch's own operations alone, none of which writes, and keep constants apart."""
+    from torch._subclasses.fake_tensor import FakeTensor
+
     torch.func.vmap(torch.neg)(torch.zeros(1))  # torch loads some of its rules at the first use
     nodes = list(module.graph.nodes)
     given = [node for node in nodes if node.op == "placeholder"]
@@ -185,8 +188,8 @@ def _check_pure(torch: Any, module: Any) -> None:
             of_sample.add(node)
         if node.op == "get_attr":
             constant = getattr(module, node.target)
-            if not isinstance(constant, torch.Tensor):
-                raise NotTraceable("a part that is not a tensor")
+            if not isinstance(constant, torch.Tensor) or isinstance(constant, FakeTensor):
+                raise NotTraceable("a part that is not a tensor, or was computed unseen")
             delattr(module, node.target)  # a parameter cannot be replaced by a plain tensor
             setattr(module, node.target, constant.detach().clone())
         elif node.op == "call_function" and node.target is not operator.getitem:

@@ -5,6 +5,7 @@ kept from doing so.
 import os
 import random
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -738,3 +739,65 @@ def test_rows_do_not_depend_on_the_batch_with_several_threads(threads):
                 assert torch.equal(made_again(gradients, batch, drawn.tolist()), wanted[drawn])
     finally:
         torch.set_num_threads(before)
+
+
+def in_a_thread(x):
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(lambda: x - 0.5 * x.mean(dim=0)).result()
+
+
+def test_what_another_thread_computes_is_no_constant_of_a_record():
+    """It was not recorded: in its place stood memory that nobody had written to."""
+    torch.manual_seed(1)
+    model = Calls(in_a_thread)
+    gradients = check_apart(model, cross_entropy)
+    assert gradients.way == "single"
+    batch = data()
+    value = cross_entropy(model(batch[0][5:6]), batch[1][5:6])
+    wanted = torch.autograd.grad(value, list(model.parameters()))
+    torch.testing.assert_close(
+        rows_at(gradients, batch, [5])[5], torch.cat([part.reshape(-1) for part in wanted])
+    )
+
+
+def test_compiled_code_runs_as_it_was_written():
+    """The first eight samples ran compiled code, and all others did not: other bits."""
+    usual = nn.Sequential(nn.Linear(6, 5), nn.Tanh(), nn.Linear(5, 3))
+    torch.manual_seed(1)
+    check_apart(torch.compile(usual, backend="eager"), cross_entropy)
+    looks = torch.compile(lambda x: x.sin() if float(x.sum()) > 0 else x, backend="eager")
+    check_apart(Calls(looks), cross_entropy)
+    assert not torch._dynamo.utils.counters["frames"]
+
+
+class ItsOwnCopy(nn.Module):
+    """It keeps samples, and a copy of it is itself."""
+
+    def __init__(self, looks):
+        super().__init__()
+        self.last = nn.Linear(6, 3)
+        self.looks = looks
+        self.before = []
+
+    def __deepcopy__(self, memo):
+        return self
+
+    def forward(self, x):
+        if self.looks:
+            float(x.sum())
+        self.before.append(x.detach())
+        return self.last(sum(self.before))
+
+
+def test_layers_that_are_their_own_copy_are_recorded_or_refused():
+    assert check_apart(ItsOwnCopy(looks=False), cross_entropy).way == "mapped"
+    with pytest.raises(InvalidParameter) as refused:
+        SampleGradients(ItsOwnCopy(looks=True), cross_entropy, data())
+    assert refused.value.name == "model or loss"
+
+
+def test_a_device_whose_generators_are_shared_is_refused():
+    batch = [part.to("meta") for part in data()]
+    with pytest.raises(InvalidParameter) as refused:
+        SampleGradients(nn.Linear(6, 3, device="meta"), cross_entropy, tuple(batch))
+    assert refused.value.name == "device of the model"
