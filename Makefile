@@ -5,6 +5,8 @@ BIN    := $(VENV)/bin
 LIGHT  := $(VENV)/.light
 READY  := $(VENV)/.ready
 LINTED := $(VENV)/lint.log
+# What the laboratory's tests passed with last: a digest of all that they depend on.
+TRIED  := $(VENV)/.laboratory
 
 # Byte code is written: the engines' processes, which tests start by the dozen, would each compile everything anew.
 export PYTHONDONTWRITEBYTECODE :=
@@ -40,8 +42,13 @@ kernel: $(READY) ## build the C kernel, if its sources changed
 
 setup: kernel    ## make the virtual environment
 
-test:            ## lint, types and the tests, about eight minutes on two cores
-	@$(MAKE) --no-print-directory checked MARKED='not long'
+test:            ## lint, types and the tests; the laboratory's where it or the library has changed
+	@digest=$$($(PYTHON) supply/laboratory.py); \
+	if test "$$digest" = "$$(cat $(TRIED) 2>/dev/null)"; then \
+		echo 'tests/lab passed with these sources already, and is left out; make test-all runs it.'; \
+		left_out=--ignore=tests/lab; \
+	fi; \
+	$(MAKE) --no-print-directory checked MARKED='not long' LEFT_OUT="$$left_out"
 
 test-all:        ## the same with the long ones: deployments that fail, power studies, packages, the browser
 	@$(MAKE) --no-print-directory checked MARKED=''
@@ -50,8 +57,9 @@ test-all:        ## the same with the long ones: deployments that fail, power st
 checked: kernel
 	@$(MAKE) --no-print-directory lint >$(LINTED) 2>&1 & lint=$$!; \
 	export OPENBLAS_NUM_THREADS=1 OMP_NUM_THREADS=1; \
-	$(BIN)/python -m pytest -q -n 3 --dist worksteal -m '$(MARKED)'; \
-	tests=$$?; wait $$lint; linted=$$?; cat $(LINTED); \
+	digest=$$($(PYTHON) supply/laboratory.py); \
+	$(BIN)/python -m pytest -q -n 3 --dist worksteal -m '$(MARKED)' $(LEFT_OUT); \
+	tests=$$?; test $$tests -ne 0 || echo $$digest >$(TRIED); wait $$lint; linted=$$?; cat $(LINTED); \
 	test $$tests -eq 0 && test $$linted -eq 0
 
 lint: $(READY)   ## ruff and mypy --strict, over the package, its examples and benchmarks, and the pages' examples

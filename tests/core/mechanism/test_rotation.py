@@ -142,7 +142,7 @@ def shared(name: str) -> Path:
 
 
 @pytest.mark.needs_shared
-@pytest.mark.slow
+@pytest.mark.long
 def test_gradients_of_a_wide_network_come_back_at_their_size(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

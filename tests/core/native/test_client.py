@@ -52,6 +52,13 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 
 @pytest.fixture(scope="module")
+def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The example's program, for every test that runs it."""
+    warned = ("-O1", "-DQB_STATIC", "-Wall", "-Wextra", "-Werror")
+    return compiled(tmp_path_factory.mktemp("program"), "client", COMPILER, *warned, str(EXAMPLE))
+
+
+@pytest.fixture(scope="module")
 def client(library: Any) -> Client:
     opened = Client(library, client_table(list(KNOWN.values()), TARGET))
     assert opened.status == OK
@@ -268,18 +275,7 @@ def test_other_mechanisms_have_no_client_in_c() -> None:
     assert refusal.value.name == "epsilon"
 
 
-def test_the_client_on_the_command_line(tmp_path: Path) -> None:
-    program = compiled(
-        tmp_path,
-        "client",
-        COMPILER,
-        "-O1",
-        "-DQB_STATIC",
-        "-Wall",
-        "-Wextra",
-        "-Werror",
-        str(EXAMPLE),
-    )
+def test_the_client_on_the_command_line(tmp_path: Path, program: Path) -> None:
     mechanism = KNOWN["one bit, rotated"]
     target = Target(9.0, 1e-5, "zero-out")
     table = client_table([mechanism], target)
@@ -323,9 +319,8 @@ ssize_t write(int file, const void *from, size_t size) {
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="slows a system call down by LD_PRELOAD")
-def test_processes_share_one_budget(tmp_path: Path) -> None:
+def test_processes_share_one_budget(tmp_path: Path, program: Path) -> None:
     """Each waits between reading the ledger and writing to it; the budget is one release."""
-    program = compiled(tmp_path, "client", COMPILER, "-O1", "-DQB_STATIC", str(EXAMPLE))
     (tmp_path / "slow.c").write_text(SLOW_WRITE)
     slow = [*COMPILER, "-shared", "-fPIC", "slow.c", "-o", "slow.so"]
     subprocess.run(slow, cwd=tmp_path, check=True)
@@ -353,8 +348,7 @@ def test_processes_share_one_budget(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="needs named pipes")
-def test_a_ledger_is_a_regular_file(tmp_path: Path) -> None:
-    program = compiled(tmp_path, "client", COMPILER, "-O1", "-DQB_STATIC", str(EXAMPLE))
+def test_a_ledger_is_a_regular_file(tmp_path: Path, program: Path) -> None:
     mechanism = KNOWN["a seed"]
     (tmp_path / "table").write_bytes(client_table([mechanism], TARGET))
     (tmp_path / "text").write_text(canonical_text(mechanism))

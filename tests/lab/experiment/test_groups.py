@@ -60,7 +60,7 @@ def test_groups_are_two_cells_each_and_different():
 @pytest.mark.filterwarnings("ignore::quietbit.flower.SeededRngWarning")
 def test_a_flower_run_shows_the_accuracy_of_its_groups(tmp_path, capsys):
     pytest.importorskip("flwr", reason="needs the flower extra")
-    from lab.report.test_every_epsilon import Engine
+    from attack.test_every_epsilon import Engine
 
     config = {
         "quietbit.mechanism": "gaussian",
