@@ -30,7 +30,7 @@ from quietbit.mechanism.projected import Projected
 from quietbit.mechanism.response import RandomisedResponse
 from quietbit.node.budget import account_of
 from quietbit.node.refusal import AnsweredBefore, BudgetSpent
-from quietbit.node.request import ALONE, VECTOR, SumPart, description_of, run_name
+from quietbit.node.request import Step, SumPart, description_of, run_name
 from quietbit.target import Target
 from refusals import refuses
 
@@ -200,16 +200,16 @@ def test_beside_a_sum_only_answers_leave_unmasked(tmp_path: Path) -> None:
     def part(step: str) -> SumPart:
         return SumPart(step, 6, 1, 4, 3, "honest-but-curious")
 
-    with refuses("step of the sum", ALONE):
-        node.accept(request(SENDS[0], MOVING, sum=part(ALONE)))
-    with refuses("step of the sum", VECTOR):
-        node.accept(request(SCOUTS[0], MOVING.scout(), sum=part(VECTOR)))
-    with refuses("step of the sum", ALONE):
-        node.step(request(SCOUTS[0], MOVING.scout(), sum=part(ALONE)))
+    with refuses("step of the sum", Step.ALONE):
+        node.accept(request(SENDS[0], MOVING, sum=part(Step.ALONE)))
+    with refuses("step of the sum", Step.VECTOR):
+        node.accept(request(SCOUTS[0], MOVING.scout(), sum=part(Step.VECTOR)))
+    with refuses("step of the sum", Step.ALONE):
+        node.step(request(SCOUTS[0], MOVING.scout(), sum=part(Step.ALONE)))
     with pytest.raises(QuietbitError, match="trust"):
         node.accept(request(SCOUTS[0], MOVING.scout()))
     assert books(tmp_path).releases == 0
-    node.accept(request(SCOUTS[0], MOVING.scout(), sum=part(ALONE))).release(UPDATE)
+    node.accept(request(SCOUTS[0], MOVING.scout(), sum=part(Step.ALONE))).release(UPDATE)
     found = books(tmp_path)
     ((_, honest, _),) = found.counts()
     assert (found.releases, honest) == (1, 3)

@@ -40,7 +40,7 @@ from quietbit.node.gatekeeper import RemoteGate
 from quietbit.node.ledger import FileLedger, StateLedger
 from quietbit.node.policy import Policy, PolicyError, Simulation
 from quietbit.node.refusal import NotAllowed, Reason, Refusal, refusal_of
-from quietbit.node.request import ALONE, VECTOR, ProposedMechanism, Request
+from quietbit.node.request import ProposedMechanism, Request, Step
 from quietbit.node.seam import AcceptedRequest, Gate
 from quietbit.node.stores import ModelFolder, Vault, key_file, simulation_key
 
@@ -105,7 +105,7 @@ class OpenRequest:
     def step(self) -> bytes | None:
         """Return the answer where none of the app is needed; None where a release is asked for."""
         part = self.request.sum
-        if part is None or part.step in (VECTOR, ALONE):
+        if part is None or part.step in (Step.VECTOR, Step.ALONE):
             return None
         return self.gate.step(self.request)
 

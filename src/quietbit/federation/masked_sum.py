@@ -21,7 +21,7 @@ from quietbit.federation.collectors import Collector, Query
 from quietbit.federation.messages import SUM, Node, Release, Reply, answer_of, sum_request
 from quietbit.mechanism.abilities import Summable, SummableRows
 from quietbit.mechanism.base import Mechanism
-from quietbit.node.request import ALONE, CONFIRM, IDENTITY, KEYS, SHARES, STEPS, UNMASK, VECTOR
+from quietbit.node.request import STEPS, Step
 from quietbit.secagg.codec import (
     Advertisement,
     Unmasking,
@@ -96,7 +96,7 @@ class Masked(Collector):
 
     @_done.default
     def _none(self) -> dict[str, set[Node]]:
-        return {step: set() for step in (IDENTITY, *STEPS)}
+        return {step: set() for step in (Step.IDENTITY, *STEPS)}
 
     def start(self, nodes: Sequence[Node]) -> None:
         """Begin with the nodes of a round."""
@@ -109,7 +109,7 @@ class Masked(Collector):
 
     def side_request(self, requests: int) -> Mapping[str, Any]:
         """Return what is asked beside the sum: the server sees the release."""
-        return {SUM: sum_request(ALONE, requests, 1)}
+        return {SUM: sum_request(Step.ALONE, requests, 1)}
 
     def answer(self, node: Node, reply: Reply) -> None:
         """Read the answer to a step."""
@@ -126,7 +126,7 @@ class Masked(Collector):
         if self._server is None:
             raise InvalidPayload("No vector was asked for.")
         self._server.receive(self._numbers[release.node], bytes(release.payload))
-        self._done[VECTOR].add(release.node)
+        self._done[Step.VECTOR].add(release.node)
 
     def mean(self) -> FloatVector | None:
         """Decode the unmasked sum; None where there is none."""
@@ -146,7 +146,7 @@ class Masked(Collector):
         """Return how many nodes took each step."""
         steps = []
         for step in STEPS:
-            if step != CONFIRM or self.members is not None:
+            if step != Step.CONFIRM or self.members is not None:
                 steps.append(len(self._done[step]))
         return {"steps": tuple(steps)}
 
@@ -188,27 +188,27 @@ class Masked(Collector):
             require(set(dealt) == holders, "receivers of its shares", sorted(dealt), rule)
             return dealt
 
-        yield self._query(KEYS, dict.fromkeys(self._left, table), keys)
+        yield self._query(Step.KEYS, dict.fromkeys(self._left, table), keys)
         roster = server.advertise(self._values)
-        tables = dict.fromkeys(self._there(KEYS, roster), pack_roster(roster))
-        yield self._query(SHARES, tables, shares)
+        tables = dict.fromkeys(self._there(Step.KEYS, roster), pack_roster(roster))
+        yield self._query(Step.SHARES, tables, shares)
         inboxes = server.deal(self._values)
         dealers = server.dealers()
         tables = {}
-        for node in self._there(SHARES, inboxes):
+        for node in self._there(Step.SHARES, inboxes):
             tables[node] = pack_inbox(plan, dealers, inboxes[self._numbers[node]])
-        yield self._query(VECTOR, tables, releases=True)
+        yield self._query(Step.VECTOR, tables, releases=True)
         arrived = server.arrived()
         confirmed: dict[int, bytes] = {}
         if plan.active:
-            lists = dict.fromkeys(self._there(VECTOR), plan.bitmap(arrived))
-            yield self._query(CONFIRM, lists, _signature)
+            lists = dict.fromkeys(self._there(Step.VECTOR), plan.bitmap(arrived))
+            yield self._query(Step.CONFIRM, lists, _signature)
             confirmed = server.confirm(self._values)
         tables = {}
-        for node in self._there(CONFIRM if plan.active else VECTOR):
+        for node in self._there(Step.CONFIRM if plan.active else Step.VECTOR):
             masked = server.masked(self._numbers[node])
             tables[node] = pack_evidence(plan, arrived, confirmed, masked)
-        yield self._query(UNMASK, tables, _unmasking)
+        yield self._query(Step.UNMASK, tables, _unmasking)
         self._sum = server.finish(self._values)
 
     def _identities(self, members: Members) -> Iterator[Query]:
@@ -218,7 +218,7 @@ class Masked(Collector):
         self._numbers = _numbered(nodes)
         strangers = [node for node in nodes if node not in places]
         if strangers:
-            yield self._query(IDENTITY, dict.fromkeys(strangers, b""), members.identify)
+            yield self._query(Step.IDENTITY, dict.fromkeys(strangers, b""), members.identify)
         by_place = {places[node]: node for node in reversed(nodes) if node in places}
         self._left = sorted(by_place.values(), key=_order)
 

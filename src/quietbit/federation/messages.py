@@ -193,7 +193,13 @@ def sum_request(step: str, clients: int, number: int, table: bytes = b"") -> dic
 
     ``table`` is what it forwards from the other clients.
     """
-    return {"version": VERSION, "step": step, "clients": clients, "number": number, "table": table}
+    return {
+        "version": VERSION,
+        "step": str(step),
+        "clients": clients,
+        "number": number,
+        "table": table,
+    }
 
 
 def answer_of(record: Mapping[str, Any] | None, step: str) -> bytes:

@@ -30,7 +30,7 @@ from quietbit.node.proposal import Proposal, propose
 from quietbit.node.refusal import BudgetSpent, NotAllowed, Refused, Unusable, refusal_of
 from quietbit.node.refusal_log import RefusalLog
 from quietbit.node.release import LocalAcceptedRequest
-from quietbit.node.request import ALONE, IDENTITY, KEYS, MOST_ROUNDS, STEPS, VECTOR, Request
+from quietbit.node.request import MOST_ROUNDS, STEPS, Request, Step
 from quietbit.node.sum_step import SumStep
 
 __all__ = ["LocalGate"]
@@ -75,8 +75,8 @@ class LocalGate:
         mechanism = proposal.mechanism.mechanism
         step = None
         if request.sum is not None and not is_unmasked(mechanism):
-            rule = f"{VECTOR} for a release"
-            require(request.sum.step == VECTOR, "step of the sum", request.sum.step, rule)
+            rule = f"{Step.VECTOR} for a release"
+            require(request.sum.step == Step.VECTOR, "step of the sum", request.sum.step, rule)
             step = SumStep(request, summable(mechanism), self.secrets, self.rules)
             # First: a vector that was sent and lost counts, whatever is stored of the sum.
             self.ledger.read().check_round(proposal.run, request.round)
@@ -102,8 +102,8 @@ class LocalGate:
     def _step(self, request: Request) -> bytes:
         part = request.part
         rule = "one that needs no training"
-        require(part.step not in (VECTOR, ALONE), "step of the sum", part.step, rule)
-        if part.step == IDENTITY:
+        require(part.step not in (Step.VECTOR, Step.ALONE), "step of the sum", part.step, rule)
+        if part.step == Step.IDENTITY:
             identity = self.rules.identity(request.client)
             if identity is None:
                 raise NotAllowed("The policy names no own-key.", rule="own-key")
@@ -111,7 +111,7 @@ class LocalGate:
         proposal = self._propose(request)
         mechanism = summable(proposal.mechanism.mechanism)
         step = SumStep(request, mechanism, self.secrets, self.rules)
-        if part.step == KEYS:  # other clients need not wait for one without budget
+        if part.step == Step.KEYS:  # other clients need not wait for one without budget
             self._check_newest(request, proposal)
         place = STEPS.index(part.step) + 1
         return step.answer(

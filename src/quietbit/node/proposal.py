@@ -19,7 +19,7 @@ from quietbit.mechanism.base import Mechanism, core_of
 from quietbit.mechanism.registry import identity_of
 from quietbit.node.kinds import RESPONSE, SCOUT
 from quietbit.node.policy import Rules
-from quietbit.node.request import ALONE, ProposedMechanism, Request, noted_run, run_name
+from quietbit.node.request import ProposedMechanism, Request, Step, noted_run, run_name
 
 __all__ = ["Proposal", "propose"]
 
@@ -89,7 +89,7 @@ def _check_visibility(mechanism: Mechanism, request: Request) -> None:
     """Refuse a release beside a sum that belongs into it, and the other way round."""
     if request.sum is None:
         return
-    is_unmasked_step = request.sum.step == ALONE
-    rule = f"{ALONE} for a release outside the sum, and only for one"
+    is_unmasked_step = request.sum.step == Step.ALONE
+    rule = f"{Step.ALONE} for a release outside the sum, and only for one"
     name = "step of the sum"
     require(is_unmasked_step is is_unmasked(mechanism), name, request.sum.step, rule)

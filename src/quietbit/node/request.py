@@ -17,6 +17,7 @@ import json
 import struct
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
+from enum import StrEnum, unique
 from functools import lru_cache
 from typing import Any, final
 
@@ -42,17 +43,11 @@ from quietbit.target import MOST_CLIENTS, Adjacency, Target, Trust, Unit, check_
 from quietbit.wire.uplink import Uplink
 
 __all__ = [
-    "ALONE",
-    "CONFIRM",
-    "IDENTITY",
-    "KEYS",
-    "SHARES",
     "STEPS",
-    "UNMASK",
-    "VECTOR",
     "Framed",
     "ProposedMechanism",
     "Request",
+    "Step",
     "SumPart",
     "description_of",
     "noted_run",
@@ -60,9 +55,6 @@ __all__ = [
     "sum_plan",
 ]
 
-IDENTITY = "identity"
-ALONE = "alone"  # not a step of the sum: a release beside it, which the server sees
-KEYS, SHARES, VECTOR, CONFIRM, UNMASK = STEPS = ("keys", "shares", "vector", "confirm", "unmask")
 MOST_ROUNDS = 2**32 - 1
 MOST_ID = 2**64 - 1
 # The fields that are the same in all rounds of a run, for one node.
@@ -76,12 +68,29 @@ FRAME = struct.Struct("<3sBIQQ")
 
 
 @final
+@unique
+class Step(StrEnum):
+    """What a server asks in a masked sum, in words of the wire."""
+
+    IDENTITY = "identity"
+    KEYS = "keys"
+    SHARES = "shares"
+    VECTOR = "vector"
+    CONFIRM = "confirm"
+    UNMASK = "unmask"
+    ALONE = "alone"  # not a step of the sum: a release beside it, which the server sees
+
+
+STEPS = (Step.KEYS, Step.SHARES, Step.VECTOR, Step.CONFIRM, Step.UNMASK)  # in their order
+
+
+@final
 @dataclass(frozen=True, slots=True)
 class SumPart:
     """The part of a request about a masked sum; ``table`` is what the server forwards.
 
-    A release beside the sum has the step `ALONE`: it counts in the same account and takes no part
-    in the sum.
+    A release beside the sum has the step `Step.ALONE`: it counts in the same account and takes no
+    part in the sum.
     """
 
     step: str
@@ -94,9 +103,9 @@ class SumPart:
 
     def __post_init__(self) -> None:
         """Refuse an unknown step, and numbers that fit no sum."""
-        known = [KEYS, SHARES, VECTOR, UNMASK, ALONE]
+        known = [Step.KEYS, Step.SHARES, Step.VECTOR, Step.UNMASK, Step.ALONE]
         if ServerModel(self.server) is ServerModel.ACTIVE:
-            known += [CONFIRM, IDENTITY]
+            known += [Step.CONFIRM, Step.IDENTITY]
         require(self.step in known, "step of the sum", self.step, "one of " + ", ".join(known))
         is_bytes = isinstance(self.table, bytes)
         require(is_bytes, "table of the step", type(self.table).__name__, "bytes")

@@ -12,7 +12,7 @@ from quietbit.errors import InvalidParameter
 from quietbit.mechanism.base import Mechanism
 from quietbit.node.policy import Rules
 from quietbit.node.refusal import NotInSum
-from quietbit.node.request import CONFIRM, KEYS, SHARES, UNMASK, Request, sum_plan
+from quietbit.node.request import Request, Step, sum_plan
 from quietbit.secagg.client import SumClient
 from quietbit.secagg.codec import (
     decode,
@@ -60,7 +60,7 @@ class SumStep:
         members = None
         if part.active:
             self._identity = rules.identity(request.client)
-            self._places = part.table if part.step == KEYS else self._stored()[0]
+            self._places = part.table if part.step == Step.KEYS else self._stored()[0]
             members = rules.members(read_places(self._places, part.clients))
         self._plan = sum_plan(request, mechanism, members)
         rules.check_sum(self._plan)
@@ -80,19 +80,19 @@ class SumStep:
         plan = self._plan
         table = self._part.table
         step = self._part.step
-        if step == KEYS:
+        if step == Step.KEYS:
             client = SumClient(plan, self._part.number, self._identity)
             answer = client.advertise().to_bytes()
         else:
             client = self._restored()
-            if step == SHARES:
+            if step == Step.SHARES:
                 answer = encode(client.share(unpack_roster(plan, table)))
-            elif step == CONFIRM:
+            elif step == Step.CONFIRM:
                 answer = client.confirm(plan.from_bitmap(table))
             else:
                 answer = client.unmask(*unpack_evidence(plan, table)).to_bytes()
         note()
-        if step == UNMASK:
+        if step == Step.UNMASK:
             self._secrets.pop(self._run, None)
         else:
             self._store(client)

@@ -21,7 +21,7 @@ from quietbit.federation.record import Outcome
 from quietbit.federation.round import Round
 from quietbit.federation.server import Run
 from quietbit.node.policy import Simulation
-from quietbit.node.request import VECTOR
+from quietbit.node.request import Step
 
 pytestmark = pytest.mark.filterwarnings("ignore::quietbit.node.policy.SeededRngWarning")
 RUN = 7
@@ -298,7 +298,7 @@ def test_a_vector_of_another_round_is_in_no_sum() -> None:
     ask = second.next()
     assert ask is not None
     steps = {asked.own_records[SUM]["step"] for asked in ask.requests}
-    assert steps == {VECTOR}
+    assert steps == {Step.VECTOR}
     assert [second.take(reply) for reply in vectors] == [Outcome.REFUSED] * 5
     assert second.next() is None
     assert second.mean() is None

@@ -21,7 +21,7 @@ from quietbit.node.gate import LocalGate
 from quietbit.node.gatekeeper import Gatekeeper, RemoteGate
 from quietbit.node.ledger import FileLedger
 from quietbit.node.refusal import AnsweredBefore, BudgetSpent, NotAllowed
-from quietbit.node.request import ALONE, KEYS, Framed, SumPart
+from quietbit.node.request import Framed, Step, SumPart
 from quietbit.node.sender import PrivateSender
 from quietbit.privacy.account import Account
 from quietbit.privacy.cost import Cost
@@ -269,8 +269,8 @@ def test_an_owner_who_allows_sums_alone_lets_no_answer_be_seen(tmp_path):
 
 def test_an_answer_is_no_part_of_a_sum(tmp_path):
     held = keeper(tmp_path, **SUMS | {"trust": ("local", "secure-aggregation")})
-    part = SumPart(KEYS, 400, 1, 320, 300, "honest-but-curious")
-    for step in (KEYS, ALONE):
+    part = SumPart(Step.KEYS, 400, 1, 320, 300, "honest-but-curious")
+    for step in (Step.KEYS, Step.ALONE):
         with pytest.raises(InvalidParameter):
             held.step(request(1, ANSWER, epsilon=100.0, sum=replace(part, step=step)))
     assert books(tmp_path).releases == 0

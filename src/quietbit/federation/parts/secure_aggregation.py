@@ -29,11 +29,7 @@ from quietbit.federation.request import request_of
 from quietbit.federation.terms import RunForecast, Say, Section, Terms, given
 from quietbit.mechanism.base import summable
 from quietbit.mechanism.registry import AUTO
-from quietbit.node.request import (
-    KEYS,
-    SumPart,
-    sum_plan,
-)
+from quietbit.node.request import Step, SumPart, sum_plan
 from quietbit.secagg.identity import MemberList
 from quietbit.secagg.plan import ServerModel, SumPlan
 from quietbit.target import MOST_CLIENTS
@@ -212,6 +208,6 @@ class MaskedSums(Part):
         """Return the plan of a sum, which follows from what all its clients are asked alike."""
         rule = f"at least {self._masks.threshold}, the threshold"
         require(clients >= 2, "number of clients in the sum", clients, rule)
-        step = self._masks.step(KEYS, clients, 1)
+        step = self._masks.step(Step.KEYS, clients, 1)
         request = request_of(asked, self._plan, NodeName(scope.run, 0), sum=step)
         return sum_plan(request, summable(scope.mechanism), members)
