@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import ctypes
 import json
+import os
 import subprocess
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,11 +16,13 @@ import numpy as np
 from attrs import evolve, frozen
 
 from quietbit import Ball, InterpolatedMVU, Mechanism, Uplink, calibrate
+from quietbit.client_table import client_table
 from quietbit.design.solve import solve
 from quietbit.design.table import DesignSpec
 from quietbit.kernel.c import build
 from quietbit.kernel.rng import DeviceBlock
 from quietbit.mechanism.registry import build as build_mechanism
+from quietbit.mechanism.registry import identity_of
 from quietbit.mechanism.rotation import Rotation
 from quietbit.target import Target
 
@@ -59,6 +62,18 @@ def compiled(folder: Path, name: str, command: Sequence[str], *extra: str) -> Pa
     done = subprocess.run(words, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     return target
+
+
+def table_of(mechanism: Mechanism) -> bytes:
+    """Return the table of one mechanism; forty accounts are searched for it once per test run."""
+    folder = Path(os.environ["QUIETBIT_CACHE"])
+    path = folder / f"{identity_of(mechanism).hex()}.table"
+    if not path.exists():
+        folder.mkdir(parents=True, exist_ok=True)
+        own = path.with_suffix(f".{os.getpid()}")
+        own.write_bytes(client_table([mechanism], TARGET))
+        own.replace(path)
+    return path.read_bytes()
 
 
 class Client:

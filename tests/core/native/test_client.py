@@ -28,6 +28,7 @@ from core.native.kit import (
     by_python,
     compiled,
     mechanisms,
+    table_of,
     updates,
 )
 from core.native.vector_maker import WRITTEN, file_of, vectors
@@ -350,7 +351,7 @@ def test_processes_share_one_budget(tmp_path: Path, program: Path) -> None:
 @pytest.mark.skipif(sys.platform == "win32", reason="needs named pipes")
 def test_a_ledger_is_a_regular_file(tmp_path: Path, program: Path) -> None:
     mechanism = KNOWN["a seed"]
-    (tmp_path / "table").write_bytes(client_table([mechanism], TARGET))
+    (tmp_path / "table").write_bytes(table_of(mechanism))
     (tmp_path / "text").write_text(canonical_text(mechanism))
     np.zeros(650, np.float32).tofile(tmp_path / "update")
     os.mkfifo(tmp_path / "ledger")
@@ -372,7 +373,7 @@ def test_conformance_vectors_are_kept(library: Any, name: str) -> None:
     content = json.loads(file_of(name).read_text())
     assert content == json.loads(json.dumps(vectors(name, KNOWN[name])))
     if content["table"] is None:
-        opened = Client(library, client_table([KNOWN[name]], TARGET))
+        opened = Client(library, table_of(KNOWN[name]))
     else:
         opened = Client(library, base64.b64decode(content["table"]))
     assert opened.status == OK

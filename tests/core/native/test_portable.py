@@ -13,9 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from core.native.kit import SOURCES, TARGET, compiled, mechanisms
+from core.native.kit import SOURCES, compiled, mechanisms, table_of
 from core.native.vector_maker import WRITTEN, file_of
-from quietbit.client_table import client_table
 from quietbit.kernel.c import build
 
 COMPILER = build.find_compiler()
@@ -56,7 +55,7 @@ def fuzz(folder: Path, iterations: int, seed: int) -> None:
         "a seed, all rows",
     ):
         tables.append(folder / f"{len(tables)}.table")
-        tables[-1].write_bytes(client_table([known[name]], TARGET))
+        tables[-1].write_bytes(table_of(known[name]))
     command = [str(program), str(seed), str(iterations), *map(str, tables)]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-3000:]
@@ -120,7 +119,7 @@ def test_payloads_of_an_emulated_aarch64_are_those_of_python(tmp_path: Path) -> 
     for name in WRITTEN:
         content = json.loads(file_of(name).read_text())
         if content["table"] is None:
-            table = client_table([mechanisms()[name]], TARGET)
+            table = table_of(mechanisms()[name])
         else:
             table = base64.b64decode(content["table"])
         (tmp_path / "table").write_bytes(table)

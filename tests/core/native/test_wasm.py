@@ -4,6 +4,7 @@ the sources.
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import importlib.util
 import json
@@ -17,7 +18,7 @@ from typing import Any
 import pytest
 from attrs import evolve
 
-from core.native.kit import TOO_LARGE, by_python, mechanisms, updates
+from core.native.kit import TOO_LARGE, by_python, mechanisms, table_of, updates
 from core.native.vector_maker import WRITTEN, file_of, vectors
 from quietbit import Ball
 
@@ -62,7 +63,7 @@ def test_node_runs_the_vectors() -> None:
 def test_what_a_page_cannot_address_is_refused(tmp_path: Path) -> None:
     """With 32 bits, 4 GiB of a padded update are a size of zero, and a release writes beyond it."""
     large = evolve(mechanisms()["a seed"], ball=Ball("l2", 1.0, 2**29 + 1))
-    vector = {"table": table_of(large)}
+    vector = {"table": base64.b64encode(table_of(large)).decode()}
     (tmp_path / "large.json").write_text(json.dumps(vector))
     script = tmp_path / "large.mjs"
     script.write_text(
@@ -92,19 +93,10 @@ def test_node_sends_two_thousand_payloads_of_python(tmp_path: Path) -> None:
             content["releases"].append(
                 {"update": update.tobytes().hex(), "key": key.hex(), "payload": payload.hex()}
             )
-        content["table"] = table_of(mechanism)
+        content["table"] = base64.b64encode(table_of(mechanism)).decode()
         files.append(tmp_path / f"{len(files)}.json")
         files[-1].write_text(json.dumps(content))
     assert run_node(*files)["payloads"] == 200 * len(files)
-
-
-def table_of(mechanism: Any) -> str:
-    import base64
-
-    from core.native.kit import TARGET
-    from quietbit.client_table import client_table
-
-    return base64.b64encode(client_table([mechanism], TARGET)).decode()
 
 
 @pytest.mark.long

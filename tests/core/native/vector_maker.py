@@ -12,14 +12,15 @@ from __future__ import annotations
 
 import base64
 import json
+import os
+import tempfile
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from core.native.kit import TARGET, by_python, mechanisms, updates
+from core.native.kit import by_python, mechanisms, table_of, updates
 from quietbit import Mechanism
-from quietbit.client_table import client_table
 from quietbit.mechanism.registry import canonical_text, describe, identity_of
 from quietbit.node.request import description_of
 
@@ -49,7 +50,7 @@ def vectors(name: str, mechanism: Mechanism) -> dict[str, Any]:
         }
         for update, key in zip(updates(dimension, 6, 9), keys, strict=True)
     ]
-    table = client_table([mechanism], TARGET)
+    table = table_of(mechanism)
     key = keys[2]
     zero = by_python(mechanism, np.zeros(dimension, np.float32), key, "reference").hex()
     zeroed = []
@@ -81,6 +82,7 @@ def file_of(name: str) -> Path:
 
 if __name__ == "__main__":
     FOLDER.mkdir(exist_ok=True)
+    os.environ.setdefault("QUIETBIT_CACHE", tempfile.mkdtemp())
     known = mechanisms()
     for name in WRITTEN:
         file_of(name).write_text(json.dumps(vectors(name, known[name]), indent=1) + "\n")
