@@ -12,11 +12,13 @@ from typing import Any, final
 
 import numpy as np
 from attrs import frozen
-from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, MetricRecord, RecordDict
+from flwr.common.constant import ErrorCode
 from flwr.serverapp import Grid
 from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects
 
 from quietbit.federation.messages import (
+    ANSWERED,
     CRASHED,
     DECLINED,
     METRICS,
@@ -28,6 +30,8 @@ from quietbit.federation.messages import (
 from quietbit.federation.round import Round
 
 __all__ = ["GridTransport", "address", "is_unprotected", "numbers_in", "reply_of", "wire_sizes"]
+
+ERRORS = {code: name for name, code in vars(ErrorCode).items() if isinstance(code, int)}
 
 
 def address(ask: Ask, current: Round, messages: list[Message], model: ArrayRecord) -> list[Message]:
@@ -64,13 +68,23 @@ def reply_of(message: Message) -> Reply:
     node = message.metadata.src_node_id
     size = sum(wire_sizes([message]))
     if message.has_error():
-        reason = message.error.reason or f"error {message.error.code}"
-        said = reason.removeprefix(DECLINED)
-        return Reply(node, size, refusal=said, noted=not reason.startswith(DECLINED))
+        said, noted = _refused(message.error)
+        return Reply(node, size, refusal=said, noted=noted)
     content = message.content
     if is_unprotected(content):
         return Reply(node, size, unprotected=True)
     return Reply(node, size, content.config_records, numbers_in(content))
+
+
+def _refused(error: Error) -> tuple[str, bool]:
+    """Return why a node has no answer, and whether it may have noted a release.
+
+    The text of an app that raises where no gate stands around it is not read: it may be data.
+    """
+    reason = error.reason or ""
+    if reason.startswith((DECLINED, ANSWERED)):
+        return reason.removeprefix(DECLINED), reason.startswith(ANSWERED)
+    return f"Flower says {ERRORS.get(error.code, error.code)}", True
 
 
 def is_unprotected(content: RecordDict) -> bool:

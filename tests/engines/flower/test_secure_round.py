@@ -196,7 +196,7 @@ def test_replies_that_are_no_vectors_of_this_round_are_refused_and_the_sum_goes_
     assert metrics["quietbit-answered"] == 4
     reasons = " ".join(strategy.report().rounds[0].sentences())
     assert "node 101 sent an unprotected reply (vector)" in reasons
-    assert "node 102 did not answer (vector): lost" in reasons
+    assert "node 102 did not answer (vector): Flower says LOAD_CLIENT_APP_EXCEPTION" in reasons
     assert (
         "node 103 sent a reply that is not valid (vector): it has answered in this round already"
         in reasons

@@ -28,6 +28,7 @@ from engines.flower.kit import (
 )
 from quietbit import Plan
 from quietbit.errors import InvalidParameter, QuietbitError
+from quietbit.federation.messages import ANSWERED
 from quietbit.flower import PrivateStrategy, Simulation
 from quietbit.flower.inner import SINGLE
 from quietbit.wire.uplink import Uplink
@@ -269,13 +270,13 @@ def test_control_characters_of_nodes_are_spelt_out():
     federation = Federation()
     replies = federation.ask(1, model())
     node = replies[0].metadata.src_node_id
-    replies[0] = Message(Error(2, "\x1b[2J\x07 cleared\x9b \u202e"), reply_to=replies[0])
+    text = f"{ANSWERED}\x1b[2J\x07 cleared\x9b \u202e"
+    replies[0] = Message(Error(2, text), reply_to=replies[0])
     replies[0].metadata.__dict__["_src_node_id"] = node
     federation.strategy.aggregate_train(1, replies)
     (reason,) = federation.strategy.report().rounds[0].sentences()
     assert reason.isprintable()
     assert "\\u001b[2J\\u0007 cleared\\u009b \\u202e" in reason
-    # An error of the engine may hide a release: it counts as one.
     assert {entry.releases for entry in federation.strategy.report().nodes} == {1}
 
 

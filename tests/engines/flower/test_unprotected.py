@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 pytest.importorskip("flwr", reason="needs the flower extra")
-from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, MetricRecord, RecordDict
 from flwr.serverapp.strategy import FedAvg
 
 from engines.flower.kit import DIMENSION, NODES, Federation, model, shift, trained
@@ -114,6 +114,19 @@ def test_a_release_with_something_beside_it_is_unprotected(more):
     federation.strategy.aggregate_train(1, replies)
     assert federation.strategy.report().unprotected == 1
     assert federation.strategy.report().rounds[0].answered == 3
+
+
+def test_what_an_app_raises_past_the_gate_is_quoted_nowhere():
+    """Flower sends the text of the exception: one line of it stood in the report."""
+    federation = Federation()
+    replies = federation.ask(1, model())
+    raised = Error(2, f"<class 'ValueError'>:<'the loss is {SECRET}'>")
+    lost = Message(raised, reply_to=replies[0])
+    lost.metadata.__dict__["_src_node_id"] = replies[0].metadata.src_node_id
+    federation.strategy.aggregate_train(1, [lost, *replies[1:]])
+    assert str(SECRET) not in said(federation)
+    assert "did not answer: Flower says CLIENT_APP_RAISED_EXCEPTION" in said(federation)
+    assert {node.releases for node in federation.strategy.report().nodes} == {1}
 
 
 def test_an_evaluation_past_the_gate_is_published_nowhere():
