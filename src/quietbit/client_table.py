@@ -167,7 +167,7 @@ def _codes(mechanism: InterpolatedMVU, cost: int, arrays: _Arrays) -> bytes:
         require(not rotation.exact, "rotation", "exact", rule)
         block = rotation.block
         seed = check_int(rotation.seed, "seed of the rotation", 0, MOST_SEED)
-        limit = Clip.of(0.0, mechanism.ball.radius, 2).limit or 0.0
+        limit = Clip.rotated(0.0, mechanism.ball.radius).limit or 0.0
     radius = mechanism.ball.radius
     require(2.0**-200 <= radius <= 2.0**200, "radius", radius, "from 2^-200 to 2^200")
     plan = threshold_plan(sampler) if sampler.bits == 1 else None

@@ -12,8 +12,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Sequence
 from itertools import islice
 from typing import Any, ClassVar, Literal, TypeAlias, final
 
@@ -24,7 +23,7 @@ from numpy.typing import NDArray
 from quietbit._typing import Codes, FloatVector
 from quietbit.errors import InvalidParameter, check_int, check_real, require
 from quietbit.kernel import expand
-from quietbit.kernel.norm import Clip, Flat, exact_sum, rotated_factor
+from quietbit.kernel.norm import Clip, Flat, exact_sum
 from quietbit.kernel.rng import RandomBits, WordBlock, start_state
 from quietbit.kernel.rounded import NoiseLaw, grid_of, settle, steps_of
 from quietbit.kernel.sampler import Gain, Sampler
@@ -99,7 +98,7 @@ class Kernel(ABC):
         """Pack the codes of `sample` into ``out``, which holds ``packed_size(bits, d)`` bytes."""
         times = check_real(factor, "factor", at_least=0.0, at_most=1.0)
         flat = self._flat(inputs)
-        self._check_output(out, packed_size(sampler.bits, flat.size))
+        self._check_output(out, _bytes_of(sampler.bits, flat.size))
         self._check_finite(flat)
         gain = Gain.of(times, sampler.scale)
         self._sample(Job(sampler, gain, flat, rng.draw(flat.size), out))
@@ -120,17 +119,15 @@ class Kernel(ABC):
         and raises.
         """
         flat = self._flat(inputs)
-        self._check_output(out, packed_size(sampler.bits, flat.size))
-        clip = Clip.of(self.norm(flat, order), radius, order)
+        self._check_output(out, _bytes_of(sampler.bits, flat.size))
+        clip = Clip.of(self._norm(flat, order), radius, order)
+        measured: int = order
         if clip.limit is None:
             flat = self._flat(flat.copied())
-            clip = Clip.of(self.norm(flat, order), radius, order)
+            clip = Clip.of(self._norm(flat, order), radius, order)
+            measured = 0
         gain = Gain.of(clip.factor, sampler.scale)
-        measured = 0 if clip.limit is None else order
-        with _wiped(out):
-            total = self._sample(Job(sampler, gain, flat, rng.draw(flat.size), out, measured))
-            if clip.limit is not None:
-                clip.check(total)
+        self._release(Job(sampler, gain, flat, rng.draw(flat.size), out, measured), clip)
 
     def sample_rotated(
         self,
@@ -149,14 +146,12 @@ class Kernel(ABC):
         transform rounds. The clip factor leaves enough room that an unmodified update never fails.
         """
         flat = self._flat(inputs)
-        self._check_output(out, packed_size(sampler.bits, flat.size))
-        factor = rotated_factor(self.norm(flat, 2), radius)
+        self._check_output(out, _bytes_of(sampler.bits, flat.size))
+        clip = Clip.rotated(self._norm(flat, 2), radius)
         blocks = Blocks.of(flat.size, block, seed)
         gain = Gain.of(1.0, sampler.scale)
-        with _wiped(out):
-            words = rng.draw(flat.size)
-            total = self._sample(Job(sampler, gain, flat, words, out, 2, blocks, factor))
-            Clip.of(0.0, radius, 2).check(total)
+        words = rng.draw(flat.size)
+        self._release(Job(sampler, gain, flat, words, out, 2, blocks, clip.factor), clip)
 
     def pack(self, codes: Codes, bits: int) -> bytes:
         """Return codes as bytes; refuse a code of 2^bits or more."""
@@ -173,16 +168,19 @@ class Kernel(ABC):
 
     def unpack(self, data: ByteBuffer, bits: int, dimension: int) -> Codes:
         """Return bytes as codes; refuse a wrong length or a padding bit that is not zero."""
-        return self._unpack(_check_packed(data, bits, dimension), bits, dimension)
+        packed = _check_packed(data, bits, dimension, packed_size(bits, dimension))
+        return self._unpack(packed, bits, dimension)
 
     def norm(self, inputs: Update, order: Order) -> float:
         """Return the L1 or L2 norm within NORM_ERROR (`norm.py`), the same number on every kernel.
 
         A norm beyond the largest double is refused.
         """
+        return self._norm(self._flat(inputs), order)
+
+    def _norm(self, flat: Any, order: Order) -> float:
         if order not in (1, 2):
             raise InvalidParameter.of("order of the norm", "1 or 2", order)
-        flat = self._flat(inputs)
         scale = 1.0
         total = exact_sum(self._block_sums(flat, order, 1.0).tolist())
         if not 2.0**-500 < total < 2.0**500:
@@ -218,9 +216,10 @@ class Kernel(ABC):
         values = np.ascontiguousarray(table, np.int64)
         require(values.shape == (symbols,), "shape of the table", values.shape, f"({symbols},)")
         _check_flat(total, "total", np.int32, np.int64)
+        size = _bytes_of(bits, total.size)
         stream = iter(payloads)
         while group := list(islice(stream, self.GROUP)):
-            bodies = [_check_packed(data, bits, total.size) for data in group]
+            bodies = [_check_packed(data, bits, total.size, size) for data in group]
             self._accumulate(bodies, bits, values, total)
 
     def rotate(
@@ -358,6 +357,16 @@ class Kernel(ABC):
             rule = f"{size} contiguous writable bytes"
             raise InvalidParameter.of("output buffer", rule, _described(out))
 
+    def _release(self, job: Job, clip: Clip) -> None:
+        """Sample a job whose values are measured again; wipe its output if anything fails."""
+        try:
+            total = self._sample(job)
+            if job.order:
+                clip.check(total)
+        except BaseException:
+            job.out[:] = 0
+            raise
+
     @abstractmethod
     def _sample(self, job: Job) -> float:
         """Sample and pack; return the sum that the job asks for, within LOOK_ERROR relatively."""
@@ -437,22 +446,16 @@ class Kernel(ABC):
 def packed_size(bits: int, dimension: int) -> int:
     """Return the number of bytes of ``dimension`` codes of ``bits`` bits."""
     width = check_int(bits, "bits", 1, MAX_PACKED_BITS)
-    return (width * check_int(dimension, "dimension", 0, MAX_DIMENSION) + 7) // 8
+    return _bytes_of(width, check_int(dimension, "dimension", 0, MAX_DIMENSION))
+
+
+def _bytes_of(bits: int, dimension: int) -> int:
+    return (bits * dimension + 7) // 8
 
 
 def code_type(bits: int) -> Any:
     """Return the dtype that holds unpacked codes."""
     return np.uint8 if bits <= 8 else np.uint16
-
-
-@contextmanager
-def _wiped(out: Any) -> Iterator[None]:
-    """Wipe ``out`` if anything fails, so that no sampled value remains."""
-    try:
-        yield
-    except BaseException:
-        out[:] = 0
-        raise
 
 
 def _described(value: Any) -> str:
@@ -484,9 +487,8 @@ def _check_search(direction: FloatVector, edges: FloatVector, limits: Words) -> 
         raise InvalidParameter.of("limits", rule, _described(limits))
 
 
-def _check_packed(data: ByteBuffer, bits: int, dimension: int) -> NDArray[np.uint8]:
+def _check_packed(data: ByteBuffer, bits: int, dimension: int, size: int) -> NDArray[np.uint8]:
     """Return the bytes as an array; refuse them unless length and padding are right."""
-    size = packed_size(bits, dimension)
     flat = np.frombuffer(data, dtype=np.uint8)
     require(flat.size == size, "length of the packed codes", flat.size, f"{size} bytes")
     used = (bits * dimension) % 8

@@ -20,6 +20,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_right
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, final
 
 import numpy as np
@@ -177,12 +178,20 @@ class Clip:
         factor = clip_factor(norm, radius, LOOK_ROOM)
         if not (0.0 < factor <= 1.0 and 1 / LOOK_REACH < radius / factor < LOOK_REACH):
             return cls(factor, None)
-        a, b = float(radius).as_integer_ratio()
-        c, d = factor.as_integer_ratio()
-        share, unit = LOOK_ERROR.as_integer_ratio()
-        top = (a * d) ** order * (unit - share)
-        bottom = (b * c) ** order * unit
-        return cls(factor, rounded_down(top, bottom))
+        return cls(factor, _look_limit(radius, factor, order))
+
+    @classmethod
+    def rotated(cls, norm: float, radius: float) -> Clip:
+        """Return the clip to the ball of that radius before a rotation in float32.
+
+        The rotation lengthens a vector by a share of at most 2 (40 + 2) 2^-24, for which there is
+        room. ``limit`` is that of the rotated vector, which is not scaled again.
+        """
+        number = radius if type(radius) is float else check_real(radius, "radius")
+        if not 2.0**-90 <= number <= 2.0**90:
+            rule = "from 2^-90 to 2^90, because rotations are in single precision"
+            raise InvalidParameter.of("radius", rule, radius)
+        return cls(clip_factor(norm, radius, ROTATION_ROOM), _look_limit(number, 1.0, 2))
 
     def check(self, total: float) -> None:
         """Refuse the sum of a second look if the values may lie outside the ball."""
@@ -190,13 +199,12 @@ class Clip:
             raise InvalidParameter.of("update", "left unmodified while it is being sent")
 
 
-def rotated_factor(norm: float, radius: float) -> float:
-    """Return the clip factor before a rotation in float32.
-
-    The rotation lengthens a vector by a share of at most 2 (40 + 2) 2^-24, for which there is room.
-    """
-    number = radius if type(radius) is float else check_real(radius, "radius")
-    if not 2.0**-90 <= number <= 2.0**90:
-        rule = "from 2^-90 to 2^90, because rotations are in single precision"
-        raise InvalidParameter.of("radius", rule, radius)
-    return clip_factor(norm, radius, ROTATION_ROOM)
+@lru_cache(maxsize=64)
+def _look_limit(radius: float, factor: float, order: int) -> float:
+    """Return (radius / factor)^order (1 - LOOK_ERROR), rounded down."""
+    a, b = float(radius).as_integer_ratio()
+    c, d = factor.as_integer_ratio()
+    share, unit = LOOK_ERROR.as_integer_ratio()
+    top = (a * d) ** order * (unit - share)
+    bottom = (b * c) ** order * unit
+    return rounded_down(top, bottom)

@@ -127,6 +127,7 @@ class Gain(NamedTuple):
     low: float
 
     @classmethod
+    @lru_cache(maxsize=64)
     def of(cls, factor: float, scale: float) -> Gain:
         """Return the gain of a clip factor from 0 to 1 and a positive scale."""
         a, b = float(factor).as_integer_ratio()

@@ -84,6 +84,7 @@ class Blocks:
     count: int
 
     @classmethod
+    @lru_cache(maxsize=64, typed=True)
     def of(cls, size: int, block: int | None, seed: int) -> Blocks:
         """Divide ``size`` numbers into blocks of a power of two; None pads them to one block."""
         if block is None:

@@ -20,7 +20,7 @@ from core.kernel.makers import GivenWords, make_sampler
 from interpreter import interpret
 from quietbit.kernel import cpu
 from quietbit.kernel.base import Job, packed_size
-from quietbit.kernel.norm import Clip, rotated_factor
+from quietbit.kernel.norm import Clip
 from quietbit.kernel.reference import ReferenceKernel, thresholds
 from quietbit.kernel.rng import seeded_rng
 from quietbit.kernel.sampler import Gain
@@ -409,7 +409,7 @@ def rotated(index: int, size: int, block: int, radius: float) -> tuple[Any, byte
     sampler, inputs = SAMPLERS[index], update(size, index)
     inputs[3] = 40.0
     own = REFERENCE.rotate(
-        inputs, 9, block, factor=rotated_factor(REFERENCE.norm(inputs, 2), radius)
+        inputs, 9, block, factor=Clip.rotated(REFERENCE.norm(inputs, 2), radius).factor
     )
     assert np.linalg.norm(own.astype(np.float64)) < radius
     return inputs, REFERENCE.pack(REFERENCE.sample(sampler, own, seeded_rng(5)), sampler.bits)
