@@ -202,7 +202,14 @@ while flare.is_running():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("bare", [("site-1", "site-2", "site-3"), ("site-2",)], ids=["all", "one"])
+@pytest.mark.parametrize(
+    "bare",
+    [
+        pytest.param(("site-1", "site-2", "site-3"), id="all"),
+        # Without processes: tests/engines/nvflare/test_unprotected.py
+        pytest.param(("site-2",), id="one", marks=pytest.mark.long),
+    ],
+)
 def test_sites_without_filters_are_asked_once_and_no_epsilon_is_said(tmp_path, bare):
     """In NVFlare's own processes: their trained models arrive, and come to nothing."""
     made = simulate(tmp_path, BARE, *bare, script=RAW)

@@ -15,7 +15,6 @@ pytest.importorskip("flwr", reason="needs the flower extra")
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, RecordDict
 from flwr.serverapp.strategy import FedAdam, FedAvg, FedAvgM
 
-from engines.flower import secure_kit
 from engines.flower.kit import (
     RUN,
     HandGrid,
@@ -374,29 +373,3 @@ def test_kill_9_while_saving_leaves_a_whole_model(tmp_path):
     assert found is not None
     ModelFolder(tmp_path)["1.state"] = b"next"
     assert len(list(tmp_path.iterdir())) == 1  # and no torn copies stay behind
-
-
-@pytest.mark.parametrize(
-    "config", [secure_kit.CONFIG, pytest.param(secure_kit.ACTIVE, marks=pytest.mark.long)]
-)
-def test_masked_sums_are_replayed_too(config):
-    config = config | {"quietbit.mechanism.coordinates": 16, "quietbit.replay": True}
-    config["quietbit.epsilon"] = 20.0  # to calibrate sums to a small one takes seconds
-    room, seen = secure_kit.Room(config=config), {}
-    shown = room.carry
-
-    def carry(message, app_of=None):
-        def train(received, _):
-            seen[received.metadata.dst_node_id] = received.content["arrays"]
-            return trained(received, secure_kit.shift(received.metadata.dst_node_id))
-
-        return shown(message, train)
-
-    room.carry = carry
-    strategy, history = secure_kit.run(room, rounds=2, config=config)
-    assert [entry.answered for entry in strategy.report().rounds] == [6, 6]
-    assert len(seen) == 6
-    assert all(same(arrays, history[1]) for arrays in seen.values())
-    assert not same(history[2], history[1])
-    first, second = strategy.report().rounds
-    assert second.downlink < first.downlink

@@ -17,7 +17,7 @@ from engines.flower.kit import HandGrid, be_the_server, context, gated, ledger, 
 from federation.node.makers import write_policy
 from quietbit.errors import InvalidParameter, QuietbitError
 from quietbit.federation.plan import Plan
-from quietbit.flower import PrivateStrategy, Simulation, dp_sgd_step, private_batch
+from quietbit.flower import PrivateStrategy, Simulation, private_batch
 from quietbit.target import Unit
 
 SITES, ROUNDS, DIMENSION = 5, 25, 650
@@ -246,60 +246,3 @@ def test_plans_of_samples_are_complete_or_refused(change, name):
 def test_a_family_that_has_no_batches_is_refused():
     with pytest.raises(InvalidParameter, match="imvu with two levels"):
         Plan.from_run_config({**CONFIG, "quietbit.mechanism": "skellam"}).mechanism_for(DIMENSION)
-
-
-def test_several_steps_per_round_learn_in_few_rounds_of_few_bytes(digits):
-    """Five rounds of ten private steps, the difference in four bits; an app that stops early sends
-    as many bytes.
-    """
-    torch = pytest.importorskip("torch", reason="needs torch")
-    data, (x, y) = digits
-    config = {
-        **CONFIG,
-        "quietbit.releases": 5,
-        "quietbit.samples.steps": 10,
-        "quietbit.samples.learning-rate": 3.0,
-    }
-    sizes = []
-
-    def steps(site):
-        inputs, targets = torch.tensor(site[0], dtype=torch.float32), torch.tensor(site[1])
-
-        def train(message, _):
-            model = torch.nn.Linear(64, 10)
-            with torch.no_grad():
-                for part, value in zip(model.parameters(), values(message), strict=True):
-                    part.copy_(torch.from_numpy(np.array(value)))
-            dp_sgd_step(
-                model,
-                lambda out, to: torch.nn.functional.cross_entropy(out, to, reduction="none"),
-                (inputs, targets),
-            )
-            return Message(RecordDict(), reply_to=message)
-
-        return train
-
-    def call(message, place, train):
-        reply = MOD(message, place, train)
-        sizes.append(
-            sum(
-                len(value)
-                for record in reply.content.config_records.values()
-                for value in record.values()
-                if isinstance(value, bytes)
-            )
-        )
-        return reply
-
-    apps = [steps(site) for site in data[:-1]] + [
-        app(data[-1])
-    ]  # the last one takes one step and stops
-    strategy, arrays, places = rounds(lambda k: context(101 + k, k, config), apps, config, 5, call)
-    right = np.argmax(x @ arrays["weight"].numpy().T + arrays["bias"].numpy(), axis=1) == y
-    assert right.mean() > 0.75
-    report = strategy.report()
-    assert report.guarantee.unit is Unit.SAMPLE
-    assert 3.5 < report.guarantee.epsilon_upper <= 4.0
-    assert len(set(sizes)) == 1
-    assert sizes[0] < 500  # 650 coordinates
-    assert all(ledger(place).releases == 5 for place in places.values())

@@ -67,18 +67,6 @@ def test_fedavg_moves_by_the_plain_mean():
     assert "num-examples" not in metrics
 
 
-def test_fedavgm_is_momentum_on_the_private_mean():
-    federation = Federation(FedAvgM(server_learning_rate=0.5, server_momentum=0.9))
-    arrays, w, v = model(), vector(model()), 0.0
-    for number in (1, 2, 3):
-        replies = federation.ask(number, arrays)
-        mean = Uplink(MECHANISM).receive([payload(reply) for reply in replies])
-        arrays, _ = federation.strategy.aggregate_train(number, replies)
-        v = 0.9 * v + mean
-        w = w - 0.5 * v
-        assert np.allclose(vector(arrays), w, rtol=0, atol=1e-5)
-
-
 def test_fedadam_takes_the_mean_as_its_gradient():
     federation = Federation(FedAdam(eta=0.1, beta_1=0.9, beta_2=0.99, tau=1e-3))
     arrays, w, m, s = model(), vector(model()), 0.0, 0.0

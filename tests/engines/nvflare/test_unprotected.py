@@ -164,26 +164,6 @@ def test_so_does_one_for_a_task_that_was_not_sent(tmp_path):
     assert server.report(tmp_path)["guarantee"] is None
 
 
-def test_every_release_counts_asked_for_or_not(tmp_path):
-    """Three different releases of a site in one round, and one for a task that was not sent."""
-    server = Server({**CONFIG, "quietbit.releases": 40}, tmp_path)
-    task = server.asks()
-    first, second, third = (Site(trained()).does(task) for _ in range(3))
-    assert server.takes(carried(first))["DXO"]["meta"][MetaKey.NUM_STEPS_CURRENT_ROUND] == 1
-    server.takes(carried(first))  # sent again: the same release
-    server.takes(second)
-    third["quietbit"]["release"] = third["quietbit"]["release"][:-1]  # which is not valid
-    server.takes(third)
-    with pytest.raises(ContentBlockedException):
-        server.takes(Site(trained()).does(task), number=9)
-    answered(server, "site-2")
-    report = server.report(tmp_path)
-    counts = {node["node"]: (node["releases"], node["extra"]) for node in report["nodes"]}
-    assert counts == {"site-1": (4, 3), "site-2": (1, 0)}
-    epsilons = [node["epsilon_upper"] for node in report["nodes"]]
-    assert report["guarantee"]["epsilon_upper"] == epsilons[0] > 1.5 * epsilons[1]
-
-
 def test_a_release_for_the_task_of_another_counts_for_its_sender(tmp_path):
     server = Server({**CONFIG, "quietbit.releases": 40}, tmp_path)
     server.asks("site-1")
