@@ -94,7 +94,6 @@ def masked_round(count: int, dimension: int, active: bool) -> Spent:
         threshold,
         dimension,
         b"benchmark",
-        1,
         members=members,
         terms=b"benchmark",
     )

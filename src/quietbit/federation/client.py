@@ -40,7 +40,7 @@ from quietbit.node.gatekeeper import RemoteGate
 from quietbit.node.ledger import FileLedger, StateLedger
 from quietbit.node.policy import Policy, PolicyError, Simulation
 from quietbit.node.refusal import NotAllowed, Reason, Refusal, refusal_of
-from quietbit.node.request import ProposedMechanism, Request, Step
+from quietbit.node.request import Request, Step
 from quietbit.node.seam import AcceptedRequest, Gate
 from quietbit.node.stores import ModelFolder, Vault, key_file, simulation_key
 
@@ -113,10 +113,9 @@ class OpenRequest:
         """Let every part refuse the request or complete what arrived; nothing is noted."""
         gate = self.gate
         request = self.request
-        gate.check(request)
+        self.arrival.proposed = gate.check(request)
         self.arrival.store = gate.models
         self.arrival.metrics = gate.rules.metrics
-        self.arrival.proposed = ProposedMechanism.read(request.mechanism, gate.rules.mechanisms)
         for part in self.parts:
             part.accept(request, self.arrival)
 

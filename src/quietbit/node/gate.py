@@ -30,7 +30,7 @@ from quietbit.node.proposal import Proposal, propose
 from quietbit.node.refusal import BudgetSpent, NotAllowed, Refused, Unusable, refusal_of
 from quietbit.node.refusal_log import RefusalLog
 from quietbit.node.release import LocalAcceptedRequest
-from quietbit.node.request import MOST_ROUNDS, STEPS, Request, Step
+from quietbit.node.request import MOST_ROUNDS, STEPS, ProposedMechanism, Request, Step
 from quietbit.node.sum_step import SumStep
 
 __all__ = ["LocalGate"]
@@ -52,11 +52,15 @@ class LocalGate:
     secrets: MutableMapping[str, bytes]
     models: MutableMapping[str, bytes] | None = None
 
-    def check(self, request: Request) -> None:
-        """Refuse a run and a dimension that the policy does not allow, before models are stored."""
+    def check(self, request: Request) -> ProposedMechanism:
+        """Return the requested mechanism; refuse what the policy does not allow of run and family.
+
+        This comes before models are stored.
+        """
         try:
             self.rules.check_request(str(request.run), request.dimension)
-        except NotAllowed as error:
+            return request.proposed(self.rules.mechanisms)
+        except Exception as error:
             self.note_refusal(request, error)
             raise
 

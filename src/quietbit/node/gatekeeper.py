@@ -57,7 +57,7 @@ from quietbit.node.gate import LocalGate
 from quietbit.node.policy import PolicyError
 from quietbit.node.refusal import Noted, Reason, Refusal, Unusable, error_of, refusal_of
 from quietbit.node.release import CANNOT_MAKE, CANNOT_SEND, MADE_BEFORE
-from quietbit.node.request import Request
+from quietbit.node.request import ProposedMechanism, Request
 from quietbit.node.seam import AcceptedRequest
 from quietbit.node.stores import ModelFolder
 
@@ -273,8 +273,9 @@ class RemoteGate:
         folder = self.rules.models
         return None if folder is None else ModelFolder(Path(folder))
 
-    def check(self, request: Request) -> None:
-        """Do nothing: the gatekeeper checks what it accepts, and models are the app's to store."""
+    def check(self, request: Request) -> ProposedMechanism:
+        """Return the requested mechanism; the gatekeeper checks the rest when it accepts."""
+        return request.proposed(self.rules.mechanisms)
 
     def accept(self, request: Request) -> RemoteAcceptedRequest:
         """Have a request checked and noted; its connection stays open for the update."""

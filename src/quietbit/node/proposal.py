@@ -46,7 +46,7 @@ def propose(request: Request, rules: Rules) -> Proposal:
     run_honest = None if part is None else part.honest
     honest = rules.honest_for(request.trust, threshold, run_honest)
     rules.check_request(str(request.run), request.dimension)
-    proposed = ProposedMechanism.read(request.mechanism, rules.mechanisms)
+    proposed = request.proposed(rules.mechanisms)
     mechanism = proposed.mechanism
     dimension = mechanism.ball.dimension
     if request.dimension != dimension:

@@ -157,6 +157,10 @@ class Request:
         for name, value in zip(OF_RUN, checked, strict=True):
             put(self, name, value)
 
+    def proposed(self, allowed: tuple[str, ...] | None = None) -> ProposedMechanism:
+        """Return the described mechanism, of a family that is ``allowed``; else refuse it."""
+        return ProposedMechanism.read(self.mechanism, allowed)
+
     @property
     def part(self) -> SumPart:
         """The part about a masked sum; refused where there is none."""

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quietbit._typing import FloatVector
-from quietbit.node.request import Request
+from quietbit.node.request import ProposedMechanism, Request
 
 __all__ = ["AcceptedRequest", "AppRules", "Gate"]
 
@@ -68,8 +68,11 @@ class Gate(Protocol):
     def models(self) -> MutableMapping[str, bytes] | None:
         """Models of runs between rounds; None stores none."""
 
-    def check(self, request: Request) -> None:
-        """Refuse a run and a dimension that the policy does not allow, before models are stored."""
+    def check(self, request: Request) -> ProposedMechanism:
+        """Return the requested mechanism; refuse what the policy does not allow of run and family.
+
+        This comes before anything of the request is stored.
+        """
 
     def accept(self, request: Request) -> AcceptedRequest:
         """Check a request and note its release; raise a `QuietbitError` where it is refused."""
