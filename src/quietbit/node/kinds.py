@@ -8,15 +8,11 @@ Idea     the ledger and the account find the answers to evaluations by the name 
 from __future__ import annotations
 
 import json
-from typing import Any
 
 __all__ = ["EVALUATIONS", "RESPONSE", "SCOUT", "text_of"]
 
 RESPONSE = "response"  # the family that answers evaluations; the server sees each answer
 SCOUT = "scout"  # the family that answers for a moving clip; scouts need it among the mechanisms
 EVALUATIONS = "/evaluations"  # after a run's number, where its evaluations are noted
-
-
-def text_of(value: Any) -> str:
-    """Return the canonical line of JSON of a value."""
-    return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)
+# The canonical line of JSON of a value.
+text_of = json.JSONEncoder(sort_keys=True, separators=(",", ":"), allow_nan=False).encode
