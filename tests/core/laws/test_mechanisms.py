@@ -57,7 +57,7 @@ def test_codes_are_unsigned_and_fit_their_bits(mechanism: Any) -> None:
 
 
 def test_the_update_is_not_changed(mechanism: Any) -> None:
-    vector = update(mechanism.ball)
+    vector = 5 * update(mechanism.ball)
     kept = vector.copy()
     vector.setflags(write=False)
     encode(mechanism, vector, seeded_rng(1))

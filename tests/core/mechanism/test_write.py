@@ -33,13 +33,6 @@ def mechanism(request: pytest.FixtureRequest) -> Any:
     return request.param
 
 
-def test_an_update_inside_the_ball_has_the_codes_of_the_uplink(mechanism: Any) -> None:
-    for kind in (np.float64, np.float32, np.float16):
-        vector = update(mechanism.ball, share=0.6).astype(kind)
-        expected = encode(mechanism, vector, seeded_rng(1)).reshape(-1)
-        assert np.array_equal(codes(mechanism, [vector]), expected)
-
-
 def test_parts_are_their_concatenation(mechanism: Any) -> None:
     vector = update(mechanism.ball, share=0.6).astype(np.float32)
     parts = [vector[:3], vector[3:3], vector[3:35].reshape(4, 8), vector[35:]]

@@ -182,8 +182,10 @@ def test_dropouts_restarts_and_late_joiners_end_in_one_model(rounds):
     assert all(same(seen, sent) for seen in federation.seen.values())
 
 
-def test_a_node_that_lost_its_model_says_so_spends_nothing_and_gets_it():
-    federation = Federation()
+@pytest.mark.parametrize("momentum", [0.0, 0.9])
+def test_a_node_that_lost_its_model_says_so_spends_nothing_and_gets_it(momentum):
+    """With momentum it gets the speed of the model beside it, which no app is shown."""
+    federation = Federation(more={"quietbit.replay.momentum": momentum})
     federation.play()
     del federation.contexts[12].state[MODEL]
     spent = ledger(federation.contexts[12]).releases
