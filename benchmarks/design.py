@@ -20,9 +20,10 @@ from scipy.optimize import linprog
 from scipy.sparse import coo_matrix
 
 from quietbit.design.certify import certify
-from quietbit.design.interior_point import CentralPath
-from quietbit.design.solve import solve
 from quietbit.design.table import Design, DesignSpec
+from quietbit_lab.design.bound import gap_to, lower_bound
+from quietbit_lab.design.interior_point import CentralPath
+from quietbit_lab.design.search import solve
 
 GROWTH = [(n, b) for b in (3, 4) for n in (64, 128, 256, 512)]
 QUALITY = [
@@ -130,8 +131,8 @@ def quality(console: Console) -> None:
         facts = certify(design)
         table.add_row(
             *(str(value) for value in (levels, bits, epsilon, privacy, bias)),
-            *(f"{value:.5g}" for value in (known, facts.objective, facts.lower_bound)),
-            f"{facts.gap:.2%}",
+            *(f"{value:.5g}" for value in (known, facts.objective, lower_bound(design))),
+            f"{gap_to(design):.2%}",
             f"{seconds:.2f}",
         )
     console.print(table)

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from quietbit.design.solve import solve
+from quietbit.design.solve import closed_design
 from quietbit.design.table import DesignSpec
 from quietbit.mechanism.ball import Ball, Norm
 from quietbit.privacy.aggregate import AggregateConstant, aggregate_cost
@@ -36,7 +36,7 @@ def tightness() -> None:
         "| epsilon | clients | adjacency | worst n kappa(n)/kappa(1), orders 2-64 | s |\n|---|---|---|---|---|"
     )
     for epsilon in (0.25, 0.5, 1.0, 2.0):
-        design = solve(DesignSpec(2, 1, epsilon), cache=False)
+        design = closed_design(DesignSpec(2, 1, epsilon))
         for clients in (10, 100, 1000, 100_000):
             for adjacency in Adjacency:
                 start = time.perf_counter()
@@ -50,7 +50,7 @@ def tightness() -> None:
 
 def curves() -> None:
     print("\n| clients | releases | epsilon at delta 1e-5 | s |\n|---|---|---|---|")
-    design = solve(DesignSpec(2, 1, 1.0), cache=False)
+    design = closed_design(DesignSpec(2, 1, 1.0))
     for clients, releases in ((1000, 100), (100_000, 10_000)):
         start = time.perf_counter()
         cost = aggregate_cost(design, 0.5, clients, Adjacency.ZERO_OUT) * releases

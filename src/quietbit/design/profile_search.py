@@ -1,4 +1,4 @@
-"""How large the gain of a profile can be, and the search for a profile that comes close.
+"""The search for a profile of large gain.
 
 Idea     without delta, T releases are epsilon-private if and only if one is (epsilon/T)-private, h
          lies between two bounds of fixed ratio, and a step is optimal. With delta, the search is
@@ -31,12 +31,11 @@ from scipy.special import ndtr, ndtri
 from quietbit._threads import one_thread
 from quietbit._typing import FloatVector
 from quietbit.design.normal import LARGEST, density, distribution, float_upper
-from quietbit.errors import check_real, require
+from quietbit.errors import check_real
 from quietbit.target import Adjacency, Target
 
-__all__ = ["Proposal", "gain_upper", "propose", "pure_edge"]
+__all__ = ["Proposal", "mean_above", "propose", "pure_edge"]
 
-SLACK = 1e-12  # relative, for a dozen operations in doubles
 # Up to this many lattice points a convolution is computed completely; beyond, within 14 deviations.
 COMPLETE = 4096
 # A smaller delta is lost in the rounding of the transforms: the proposal is made for this one.
@@ -71,56 +70,12 @@ def pure_edge(epsilon: float, adjacency: Adjacency | str) -> float:
         return -float(ndtri(1 / (1 + math.exp(epsilon))))
 
     def excess(nu: float) -> float:
-        return math.log(math.expm1(epsilon) * _above(nu) / nu)
+        return math.log(math.expm1(epsilon) * mean_above(nu) / nu)
 
     return float(brentq(excess, 1e-18, LARGEST - 1e-6, xtol=1e-17, rtol=1e-14))
 
 
-def gain_upper(target: Target, largest: float = math.inf) -> float:
-    """Bound the gain of every profile that meets the target with h at most ``largest``.
-
-    The bound is proved for delta = 0 with any number of releases and any h, and for one release
-    with delta > 0 and a finite cap; without a cap it is infinite, because a mass delta may lie
-    arbitrarily far out. For several releases with delta, the bound of one release holds, since one
-    reveals no more than all; it is loose.
-    """
-    require(largest > 1, "largest", largest, "above 1")
-    if target.delta == 0:
-        return _pure_gain_upper(target.epsilon / target.releases, target.adjacency) * (1 + SLACK)
-    if math.isinf(largest):
-        return math.inf
-    nu = pure_edge(target.epsilon, target.adjacency)
-    pure = _pure_gain_upper(target.epsilon, target.adjacency)
-    # g in [0, H] with E g <= delta: E[(t - nu) g] <= E[t g] <= H phi(tau) where Phi(-tau) = delta /
-    # H; by duality H phi(tau) <= delta tau' + H a(tau') for every tau', so the rounding of tau does
-    # not matter.
-    extra = _tail_upper(target.delta, largest)
-    if target.adjacency is Adjacency.ZERO_OUT:
-        below = _tail_upper(target.delta, 1.0) + max(nu, 0.0) * target.delta
-        extra += math.exp(-target.epsilon) * below
-    return (pure + extra) * (1 + SLACK)
-
-
-def _pure_gain_upper(epsilon: float, adjacency: Adjacency) -> float:
-    """Return nu + sup E[(t - nu) h] for a nu near the best one: an upper bound whatever nu is."""
-    nu = pure_edge(epsilon, adjacency)
-    a = _above(nu)
-    if adjacency is Adjacency.ZERO_OUT:
-        return nu + math.exp(epsilon) * a - math.exp(-epsilon) * (a + nu)
-    # By rounding, (e^epsilon - 1) a(nu) - nu may be above zero; it multiplies a value of h left of
-    # zero, at most two.
-    return nu + 2 * max(math.expm1(epsilon) * a - nu, 0.0)
-
-
-def _tail_upper(delta: float, cap: float) -> float:
-    tau = 0.0
-    if delta < cap:
-        tau = -float(ndtri(delta / cap))
-    tau = min(max(tau, 0.0), LARGEST)
-    return delta * tau + cap * _above(tau)
-
-
-def _above(nu: float) -> float:
+def mean_above(nu: float) -> float:
     """Return E(t - nu)_+ = phi(nu) - nu Phi(-nu), rounded up, from 130 digits."""
     digits = Context(prec=130)
     tail = digits.subtract(Decimal(1), distribution(nu))
@@ -155,7 +110,7 @@ def propose(target: Target) -> Proposal:
     account = _Account(target)
     best = account.at(np.array([pure]), step)
     if target.delta == 0:
-        return best  # optimal, see `gain_upper`
+        return best  # optimal (packages/lab/docs/profiles.md)
     for candidate in _candidates(account, target.releases, pure):
         least = WORTHWHILE if best.edges.size == 1 else 0.0
         if candidate.gain > best.gain * (1 + least):

@@ -13,9 +13,10 @@ from pathlib import Path
 from quietbit import design
 from quietbit.design.certify import certify
 from quietbit.design.profile import Profile
-from quietbit.design.solve import file_name, solve, specs
+from quietbit.design.solve import file_name, specs
 from quietbit.mechanism.vector import solve_profile_anew
 from quietbit.target import Adjacency, Target
+from quietbit_lab.design.search import solve
 
 EPSILONS = (0.5, 1.0, 2.0, 3.0, 4.0, 8.0)
 RELEASES = (1, 2, 3, 5, 10, 20, 50)

@@ -10,8 +10,9 @@ from scipy.special import ndtr
 
 from core.design.profile_kit import largest_gain, profiles, pure_epsilon_upper
 from quietbit.design.profile import Profile
-from quietbit.design.profile_search import gain_upper, pure_edge
+from quietbit.design.profile_search import pure_edge
 from quietbit.target import Target
+from quietbit_lab.design.gain import gain_upper
 from refusals import refuses
 
 

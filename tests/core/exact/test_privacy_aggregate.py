@@ -11,10 +11,10 @@ from itertools import combinations_with_replacement
 import numpy as np
 import pytest
 
-from quietbit.design.solve import solve
 from quietbit.design.table import Design, DesignSpec
 from quietbit.privacy.aggregate import AggregateConstant
 from quietbit.target import Adjacency
+from quietbit_lab.design.search import solve
 
 ORDERS = (1.2, 2.0, 2.4, 5.5, 16.0, 64.0)
 

@@ -23,7 +23,6 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from quietbit.design.profile import Profile
-from quietbit.design.solve import solve
 from quietbit.design.table import Design, DesignSpec, exact_rows
 from quietbit.mechanism.adaptive_clip import AdaptiveClip
 from quietbit.mechanism.additive import Gaussian
@@ -36,6 +35,7 @@ from quietbit.target import Adjacency, Target, Trust, Unit
 from quietbit_lab.baseline.dithered import DitheredMVU
 from quietbit_lab.baseline.noise import Laplace, Sign
 from quietbit_lab.baseline.skellam import IndependentSkellam, Skellam
+from quietbit_lab.design.search import solve
 from quietbit_lab.shuffle.observers import shuffled_privacy
 
 SEED, COUNT = 20_261_116, 2000

@@ -11,7 +11,6 @@ import numpy as np
 
 from quietbit import Ball, Gaussian, InterpolatedMVU, Norm
 from quietbit.design.profile import Profile
-from quietbit.design.solve import solve
 from quietbit.design.table import Design, DesignSpec, exact_row
 from quietbit.kernel.rng import seeded_rng
 from quietbit.mechanism.adaptive_clip import AdaptiveClip
@@ -21,6 +20,7 @@ from quietbit.mechanism.vector import VectorMVU
 from quietbit_lab.baseline.dithered import DitheredMVU
 from quietbit_lab.baseline.noise import Laplace, Sign
 from quietbit_lab.baseline.skellam import IndependentSkellam, Skellam
+from quietbit_lab.design.search import solve
 
 WIDTH = 67
 RADIUS = 0.7

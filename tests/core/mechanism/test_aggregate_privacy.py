@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from path import decode, encode
-from quietbit.design.solve import solve
+from quietbit.design.solve import closed_design
 from quietbit.design.table import DesignSpec
 from quietbit.kernel.rng import seeded_rng
 from quietbit.mechanism.ball import Ball, Norm
@@ -14,7 +14,7 @@ from quietbit.secagg.server import simulate_secure_sum
 from quietbit.target import Adjacency
 from refusals import refuses
 
-DESIGN = solve(DesignSpec(2, 1, 0.5), cache=False)
+DESIGN = closed_design(DesignSpec(2, 1, 0.5))
 
 
 @pytest.mark.parametrize("norm", list(Norm))
@@ -30,7 +30,7 @@ def test_a_sum_is_never_worse_than_one_client(norm: Norm, clamp: bool) -> None:
 
 
 def test_wide_codes_are_refused() -> None:
-    mechanism = InterpolatedMVU(solve(DesignSpec(2, 2, 1.0), cache=False), Ball(Norm.L2, 1.0, 3))
+    mechanism = InterpolatedMVU(closed_design(DesignSpec(2, 2, 1.0)), Ball(Norm.L2, 1.0, 3))
     with refuses("output bits of the design", 2):
         mechanism.sum_privacy(10, Adjacency.ZERO_OUT)
 

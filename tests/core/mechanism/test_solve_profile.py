@@ -5,7 +5,7 @@ from scipy.optimize import brentq
 
 from core.design.catalogue_maker import catalogue_targets
 from quietbit.design.profile import Profile, shipped_profile
-from quietbit.design.profile_search import gain_upper, propose
+from quietbit.design.profile_search import propose
 from quietbit.design.store import remember
 from quietbit.errors import InvalidParameter, QuietbitError
 from quietbit.mechanism import vector as module
@@ -13,6 +13,7 @@ from quietbit.mechanism.vector import meets, solve_profile, solve_profile_anew
 from quietbit.privacy.conversion import gaussian_log_delta
 from quietbit.privacy.profile import certify_profile
 from quietbit.target import Adjacency, Target
+from quietbit_lab.design.gain import gain_upper
 from refusals import refuses
 
 

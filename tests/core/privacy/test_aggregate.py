@@ -6,7 +6,7 @@ import mpmath
 import numpy as np
 import pytest
 
-from quietbit.design.solve import solve
+from quietbit.design.solve import closed_design
 from quietbit.design.table import DesignSpec
 from quietbit.privacy.aggregate import AggregateConstant, aggregate_cost
 from quietbit.privacy.bit_pairs import pair_supremum_upper
@@ -15,7 +15,7 @@ from quietbit.privacy.cost import Cost
 from quietbit.target import Adjacency
 from refusals import refuses
 
-DESIGN = solve(DesignSpec(2, 1, 1.0), cache=False)
+DESIGN = closed_design(DesignSpec(2, 1, 1.0))
 
 
 def test_curve_scales_with_the_squared_distance_and_composes() -> None:
@@ -34,7 +34,7 @@ def test_epsilon_is_close_to_a_gaussian_with_the_same_information() -> None:
 
 
 def test_refusals_name_the_value() -> None:
-    wide = solve(DesignSpec(2, 2, 1.0), cache=False)
+    wide = closed_design(DesignSpec(2, 2, 1.0))
     with refuses("output bits of the design", 2):
         AggregateConstant(wide, 0, 1, 10, Adjacency.ZERO_OUT)
     for clients in (1, 100_001, 2.5):

@@ -1,13 +1,13 @@
 import pytest
 
 from core.exact.privacy_kit import rough, sigmoid_bit
-from quietbit.design.solve import solve
 from quietbit.design.table import DesignSpec
 from quietbit.privacy.account import Account
 from quietbit.privacy.cost import Cost
 from quietbit.privacy.divergence import lipschitz_upper, zero_out_constant_upper
 from quietbit.privacy.interpolated import interpolated_l1_cost, interpolated_l2_cost
 from quietbit.target import Adjacency, Target, Trust, Unit
+from quietbit_lab.design.search import solve
 from refusals import refuses
 
 

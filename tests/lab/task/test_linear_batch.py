@@ -37,7 +37,7 @@ ALL = [
     given("imvu", design_epsilon=1.0),
     given("imvu", design_epsilon=1.0, lr=0.1, trust="secure-aggregation"),
     given("imvu", design_epsilon=2.0, beta=4.0, clamp=True, clip=0.5),
-    given("imvu", design_epsilon=2.0, bits=2, levels=5),
+    given("imvu", design_epsilon=2.0, bits=2, levels=8),
     given("sign", noise_multiplier=1.0, lr=0.05),
     given("skellam", noise_multiplier=2.0),
 ]

@@ -22,7 +22,7 @@ import numpy as np
 from attrs import field, frozen
 
 from quietbit._typing import FloatVector
-from quietbit.design.solve import check_design, closed_design, design_limits, solve
+from quietbit.design.solve import check_design, closed_design, design_limits
 from quietbit.design.table import Design, DesignSpec
 from quietbit.kernel.base import Kernel
 from quietbit.kernel.rng import RandomBits
@@ -38,6 +38,7 @@ from quietbit.privacy.rounding import round_up
 from quietbit.target import Adjacency
 from quietbit_lab.baseline.dithered_cost import dithered_l1_cost, dithered_l2_cost
 from quietbit_lab.baseline.skellam import conditional_rounding, length_upper
+from quietbit_lab.design.search import solve
 
 __all__ = ["FAMILY", "DitheredMVU"]
 

@@ -30,7 +30,7 @@ from attrs import field, frozen
 from numpy.typing import NDArray
 
 from quietbit._typing import FloatVector
-from quietbit.design.solve import solve
+from quietbit.design.solve import closed_design
 from quietbit.design.table import Design, DesignSpec
 from quietbit.errors import check_int, check_real, require
 from quietbit.kernel.base import Kernel
@@ -143,7 +143,7 @@ class PoissonBinomial(SumBaseline):
 
 @lru_cache(maxsize=64)
 def _design(epsilon: float) -> Design:
-    return solve(DesignSpec(2, 1, epsilon), cache=False)
+    return closed_design(DesignSpec(2, 1, epsilon))
 
 
 def calibrate_poisson_binomial(

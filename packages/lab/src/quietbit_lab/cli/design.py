@@ -86,6 +86,7 @@ def design(json: JsonOption = False, **given: Any) -> None:
 
 def _table(given: dict[str, Any], quiet: bool) -> tuple[str, Any, list[Row], Callable[[], Any]]:
     """Return the title, the design, the rows about it, and how to draw it."""
+    from quietbit_lab.design.search import solve
     from quietbit_lab.plot.design import plot_design
 
     privacy = given["privacy"]
@@ -104,7 +105,7 @@ def _table(given: dict[str, Any], quiet: bool) -> tuple[str, Any, list[Row], Cal
     except InvalidParameter as error:
         raise error.renamed("design_epsilon") if error.name == "epsilon" else error from error
     with progress_bar("Solving", quiet=quiet) as report:
-        design = quietbit.solve(spec, report)
+        design = solve(spec, report)
     rows = certificate_rows(design, quietbit.certify(design), bound=given["bound"], quiet=quiet)
     title = f"{spec.input_levels} levels, {spec.output_bits} bits, "
     title += f"{privacy} epsilon {spec.epsilon:g}, bias {bias}"
@@ -113,9 +114,9 @@ def _table(given: dict[str, Any], quiet: bool) -> tuple[str, Any, list[Row], Cal
 
 def _profile(given: dict[str, Any], quiet: bool) -> tuple[str, Any, list[Row], Callable[[], Any]]:
     """Return the same of a profile."""
-    from quietbit.design.profile_search import gain_upper
     from quietbit.mechanism.vector import solve_profile
     from quietbit.privacy.profile import certify_profile
+    from quietbit_lab.design.gain import gain_upper
     from quietbit_lab.plot.profile import plot_profile
 
     terms = chosen(given, OF_PROFILE) | {

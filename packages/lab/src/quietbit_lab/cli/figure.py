@@ -101,6 +101,7 @@ def figure(
 def _bias_variance(
     levels: Sequence[int], bits: int, epsilon: float, out: Path, as_json: bool
 ) -> None:
+    from quietbit_lab.design.search import solve
     from quietbit_lab.plot.figure import save_figure
     from quietbit_lab.report.bias_variance import plot_bias_variance
 
@@ -109,7 +110,7 @@ def _bias_variance(
     designs = []
     for spec in specs:
         with progress_bar(f"Solving {spec.input_levels} levels", quiet=as_json) as report:
-            designs.append(quietbit.solve(spec, report))
+            designs.append(solve(spec, report))
     path = save_figure(plot_bias_variance(designs), out)
     identities = [design.identity() for design in designs]
     rows = [

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from quietbit.design.interior_point import CentralPath
 from quietbit.design.table import DesignSpec
+from quietbit_lab.design.interior_point import CentralPath
 
 GAP = 1e-3
 

@@ -2,8 +2,11 @@ import numpy as np
 import pytest
 from scipy.optimize import linprog
 
-from quietbit.design.certify import objective_lower_bound
+from quietbit.design.certify import certify
+from quietbit.design.closed_form import unbiased_half_width
 from quietbit.design.table import DesignSpec
+from quietbit_lab.design.bound import objective_lower_bound
+from quietbit_lab.design.search import solve
 
 
 def linear_program(spec: DesignSpec, alphabet: np.ndarray) -> float:
@@ -37,8 +40,6 @@ def linear_program(spec: DesignSpec, alphabet: np.ndarray) -> float:
 def test_no_alphabet_of_41_values_beats_the_bound(privacy, epsilon):
     spec = DesignSpec(4, 2, epsilon, privacy)
     bound = objective_lower_bound(spec)
-    from quietbit.design.closed_form import unbiased_half_width
-
     width = unbiased_half_width(spec)
     fine = linear_program(spec, 0.5 + np.linspace(-1.2 * width, 1.2 * width, 41))
     assert bound <= fine * (1 + 1e-7)
@@ -54,9 +55,6 @@ def test_no_random_asymmetric_alphabet_beats_the_bound(seed):
 
 
 def test_the_solver_agrees_with_highs_for_its_alphabet():
-    from quietbit.design.certify import certify
-    from quietbit.design.solve import solve
-
     spec = DesignSpec(5, 2, 3.0)
     design = solve(spec, cache=False)
     assert certify(design).objective == pytest.approx(

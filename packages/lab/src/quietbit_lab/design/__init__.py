@@ -1,0 +1,1 @@
+"""The search for designs, and how good any design or profile could be."""
