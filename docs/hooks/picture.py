@@ -1,4 +1,4 @@
-"""Draw the picture of the README, for light and for dark pages.
+"""Draw how an update becomes a bit, for light and for dark pages.
 
     python docs/hooks/picture.py
 
