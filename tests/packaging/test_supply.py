@@ -18,8 +18,8 @@ LOCKS = {"base": (), "flower": ("flower",), "nvflare": ("nvflare",)}
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 
 
-def sbom():
-    spec = importlib.util.spec_from_file_location("sbom", ROOT / "supply" / "sbom.py")
+def script_of(name):
+    spec = importlib.util.spec_from_file_location(name, ROOT / "supply" / f"{name}.py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
@@ -65,7 +65,7 @@ def test_every_package_is_pinned_and_has_digests(name):
 
 @pytest.mark.parametrize(("name", "extras"), LOCKS.items())
 def test_a_lock_has_what_the_package_asks_for_in_the_versions_that_are_tested(name, extras):
-    found = sbom().locked(lock(name))
+    found = script_of("sbom").locked(lock(name))
     asked = list(PROJECT["dependencies"])
     for extra in extras:
         asked += PROJECT["optional-dependencies"][extra]
@@ -81,7 +81,7 @@ def test_a_lock_has_what_the_package_asks_for_in_the_versions_that_are_tested(na
 
 
 def test_a_bill_changes_with_what_it_lists_and_with_nothing_else(monkeypatch):
-    bill = sbom().bill
+    bill = script_of("sbom").bill
     first = bill(ROOT, "quietbit", "1.0", PROJECT["dependencies"])
     assert bill(ROOT, "quietbit", "1.0", PROJECT["dependencies"]) == first
     assert (
@@ -93,3 +93,27 @@ def test_a_bill_changes_with_what_it_lists_and_with_nothing_else(monkeypatch):
     assert bill(ROOT, "quietbit", "1.0", [])["metadata"]["timestamp"] == "2023-11-14T22:13:20Z"
     with pytest.raises(KeyError):
         bill(ROOT, "quietbit", "1.0", ["a-package-that-is-not-locked>=1"])
+
+
+def test_the_laboratorys_tests_run_again_where_it_or_the_library_has_changed(
+    tmp_path, monkeypatch, capsys
+):
+    script = script_of("laboratory")
+    monkeypatch.setattr(script, "ROOT", tmp_path)
+    for folder in (*script.NEEDED, "src/quietbit/flower", "src/quietbit/privacy"):
+        (tmp_path / folder).mkdir(parents=True, exist_ok=True)
+    for name in script.SETTINGS:
+        (tmp_path / name).write_text("")
+
+    def digest():
+        script.main()
+        return capsys.readouterr().out
+
+    empty = digest()
+    (tmp_path / "src/quietbit/flower/client.py").write_text("changed")
+    assert digest() == empty
+    seen = {empty}
+    for place in ("src/quietbit/privacy/cost.py", "packages/lab/a.py", "tests/lab/test_a.py"):
+        (tmp_path / place).write_text("changed")
+        assert digest() not in seen
+        seen.add(digest())
