@@ -27,8 +27,9 @@ from quietbit.errors import InvalidParameter
 from quietbit.federation.messages import ANSWERED, DECLINED
 from quietbit.federation.request import request_record
 from quietbit.node import release
+from quietbit.node.channel import receive
 from quietbit.node.database import opened
-from quietbit.node.gatekeeper import RemoteGate, _receive
+from quietbit.node.gatekeeper import RemoteGate
 from quietbit.node.refusal import Noted, Reason, Refusal
 
 pytestmark = pytest.mark.filterwarnings("ignore::quietbit.node.policy.SeededRngWarning")
@@ -157,7 +158,7 @@ def test_a_gatekeeper_that_ends_after_the_request_may_have_noted_it(
     def serve() -> None:
         connection, _ = listening.accept()
         with connection:
-            message, _ = _receive(connection, 0, 10.0)
+            message, _ = receive(connection, 0, 10.0)
             gate.accept(request(1, **{"run": message["request"]["run"]}))
             connection.sendall(answer)
 

@@ -15,7 +15,8 @@ from typing import Any
 import numpy as np
 
 from federation.node.makers import DIMENSION, books, keeper, request
-from quietbit.node.gatekeeper import Gatekeeper, _receive, _send
+from quietbit.node.channel import receive, send
+from quietbit.node.gatekeeper import Gatekeeper
 from quietbit.node.refusal import Unusable
 
 CASES = 150
@@ -61,8 +62,8 @@ def answers(path: Path, messages: list[tuple[dict[str, Any], bytes]]) -> list[An
         connection.connect(str(path))
         try:
             for message, data in messages:
-                _send(connection, message, data)
-                received.append(_receive(connection, 2**20, 20.0))
+                send(connection, message, data)
+                received.append(receive(connection, 2**20, 20.0))
         except (OSError, Unusable):
             return received
     return received

@@ -18,7 +18,8 @@ from federation.node.makers import BALL, DIMENSION, MECHANISM, NOISY, books, kee
 from quietbit.errors import InvalidPayload, QuietbitError
 from quietbit.mechanism.interpolated import InterpolatedMVU
 from quietbit.node import budget
-from quietbit.node.gatekeeper import HEAD, MAGIC, Gatekeeper, RemoteGate
+from quietbit.node.channel import HEAD, MAGIC
+from quietbit.node.gatekeeper import Gatekeeper, RemoteGate
 from quietbit.node.refusal import Unusable
 from quietbit.node.request import Framed, ProposedMechanism
 from quietbit.wire.uplink import Uplink, weight_of

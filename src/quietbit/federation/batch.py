@@ -17,7 +17,7 @@ from typing import Any
 
 from quietbit.errors import InvalidParameter, require_module
 from quietbit.gradients import Loss, SampleGradients, trainable
-from quietbit.node.gatekeeper import BatchSocket, batch_of_parent
+from quietbit.node.remote_release import BatchSocket, batch_of_parent
 from quietbit.node.seam import AcceptedRequest
 
 __all__ = ["dp_sgd_step", "private_batch", "serving", "share_batches"]

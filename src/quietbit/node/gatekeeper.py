@@ -4,11 +4,7 @@ Idea     a run ships the code that trains, so no rule can be enforced inside tha
          gatekeeper runs under the owner's user, outside the bundle. The app hands it an update and
          gets a release: clipped, noted, randomised and framed by the same code
          (`release.LocalGate`) that runs in an app's own process. What it prevents, and what it
-         cannot, is in docs/how-to/plug-into-flower.md, "A gatekeeper". Where an engine starts the
-         app as a process of its own, the gate's process serves it batches by the same protocol
-         (`BatchSocket`).
-Symbols  a message on the socket: magic, length of a JSON object (32 bits), length of the bytes
-         after it (64 bits).
+         cannot, is in docs/how-to/plug-into-flower.md, "A gatekeeper".
 
 | the app sends | the gatekeeper answers |
 |---|---|
@@ -26,19 +22,12 @@ A connection that ends before its update leaves a release that is noted and was 
 
 from __future__ import annotations
 
-import atexit
-import contextlib
-import json
 import logging
 import os
-import shutil
 import socket
 import stat
-import struct
-import tempfile
-import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from functools import cached_property
 from pathlib import Path
 from typing import Any, final
@@ -46,112 +35,22 @@ from typing import Any, final
 import numpy as np
 from attrs import asdict, field, frozen
 from attrs.converters import optional
-from numpy.typing import NDArray
 
 from quietbit._files import OTHERS_WRITE, others
-from quietbit._typing import FloatVector
-from quietbit.arrays import flatten
 from quietbit.errors import InvalidParameter, QuietbitError, require
-from quietbit.kernel.norm import Flat
+from quietbit.node.channel import MOST_BYTES, WAIT, Server, answered, new_socket, receive, send
 from quietbit.node.gate import LocalGate
 from quietbit.node.policy import PolicyError
-from quietbit.node.refusal import Noted, Reason, Refusal, Unusable, error_of, refusal_of
-from quietbit.node.release import CANNOT_MAKE, CANNOT_SEND, MADE_BEFORE
+from quietbit.node.refusal import Noted, Unusable
+from quietbit.node.release import CANNOT_MAKE
+from quietbit.node.remote_release import PATIENCE, RemoteAcceptedRequest, serve_batches
 from quietbit.node.request import ProposedMechanism, Request
-from quietbit.node.seam import AcceptedRequest
 from quietbit.node.stores import ModelFolder
 
-__all__ = ["BatchSocket", "Gatekeeper", "RemoteGate", "batch_of_parent"]
+__all__ = ["Gatekeeper", "RemoteGate"]
 
 LOGGER = logging.getLogger(__name__)
-MAGIC = b"QBG2"
-HEAD = struct.Struct("<4sIQ")
-MOST_JSON = 2**22
-PIECE = 2**24  # bytes of gradients in one message
-MOST_BYTES = 2**40  # of an answer: the app trusts the gatekeeper
-CONNECTIONS = 64
 ASK = 10.0  # seconds from a connection to a complete request
-PATIENCE = 86400.0  # seconds that an app may train where the policy has no response-seconds
-WAIT = 600.0  # seconds that an app waits for an answer
-BATCH = "QUIETBIT_BATCH"  # the variable that names a `BatchSocket` to child processes
-
-
-@final
-class Server:
-    """Answer connections on a Unix socket, each in a thread of its own, until stopped.
-
-    At too many the oldest that has asked for nothing yet is closed; where all have, the oldest. So
-    nobody can lock others out by opening connections.
-    """
-
-    def __init__(
-        self, path: Path, answer: Callable[[socket.socket], None], *, mode: int = 0o600
-    ) -> None:
-        """Bind the socket."""
-        self._path = path
-        self._answer = answer
-        self._stopped = threading.Event()
-        self._guard = threading.Lock()
-        # Connections in the order they came, and whether each has asked for a release.
-        self._open: dict[socket.socket, bool] = {}
-        self._socket = _new_socket()
-        before = os.umask(0o777 & ~mode)
-        try:
-            self._socket.bind(str(path))
-            self._socket.listen(CONNECTIONS)
-            self._socket.settimeout(0.2)
-        except OSError as error:
-            self._socket.close()
-            raise QuietbitError(f"Cannot serve on {path}: {error.strerror or error}.") from error
-        finally:
-            os.umask(before)
-
-    def serve(self) -> None:
-        """Answer until stopped."""
-        try:
-            while not self._stopped.is_set():
-                try:
-                    connection, _ = self._socket.accept()
-                except TimeoutError:
-                    continue
-                self._make_room(connection)
-                threading.Thread(target=self._converse, args=(connection,), daemon=True).start()
-        finally:
-            self._socket.close()
-            self._path.unlink(missing_ok=True)
-
-    def stop(self) -> None:
-        """Make `serve` return."""
-        self._stopped.set()
-
-    def keep(self, connection: socket.socket) -> None:
-        """Close this connection after those that have asked for nothing."""
-        with self._guard:
-            if connection in self._open:
-                self._open[connection] = True
-
-    def _make_room(self, connection: socket.socket) -> None:
-        with self._guard:
-            if len(self._open) >= CONNECTIONS:
-                oldest = min(self._open, key=self._open.__getitem__)
-                del self._open[oldest]
-                with contextlib.suppress(OSError):
-                    oldest.shutdown(socket.SHUT_RDWR)  # ends the reads of its thread
-            self._open[connection] = False
-
-    def _converse(self, connection: socket.socket) -> None:
-        with connection:
-            try:
-                self._answer(connection)
-            except Exception as error:
-                refusal = refusal_of(error)
-                if refusal.reason is Reason.UNUSABLE:
-                    LOGGER.error("quietbit: a request is not answered.", exc_info=error)
-                with contextlib.suppress(OSError):
-                    _send(connection, {"refused": refusal.reason.value, "detail": refusal.detail})
-            finally:
-                with self._guard:
-                    self._open.pop(connection, None)
 
 
 @final
@@ -189,7 +88,7 @@ class Gatekeeper:
             raise QuietbitError(
                 f"Cannot serve on {self._path}: it is not a socket. Choose another path."
             )
-        with _new_socket() as probe:
+        with new_socket() as probe:
             try:
                 probe.connect(str(self._path))
             except OSError:
@@ -201,7 +100,7 @@ class Gatekeeper:
         )
 
     def _converse(self, connection: socket.socket) -> None:
-        message, _ = _receive(connection, 0, ASK)
+        message, _ = receive(connection, 0, ASK)
         gate = self._gate
         what = message.get("ask")
         if what == "rules":
@@ -210,12 +109,12 @@ class Gatekeeper:
             if models is not None:
                 models = str(Path(models).expanduser())
             shown = RemoteRules(rules.metrics, rules.mechanisms, rules.response_seconds, models)
-            _send(connection, asdict(shown))
+            send(connection, asdict(shown))
         elif what == "forget":
             gate.forget(int(message["run"]))
-            _send(connection, {})
+            send(connection, {})
         elif what == "step":
-            _send(connection, {}, gate.step(Request.from_json(message.get("request"))))
+            send(connection, {}, gate.step(Request.from_json(message.get("request"))))
         elif what == "release":
             self._release(connection, Request.from_json(message.get("request")))
         else:
@@ -226,13 +125,13 @@ class Gatekeeper:
         gate = self._gate
         self._server.keep(connection)  # from now on a lost connection may lose a release
         accepted = gate.accept(request)
-        _send(connection, {"accepted": True})
+        send(connection, {"accepted": True})
         seconds = gate.rules.response_seconds or PATIENCE
-        data = _serve_batches(connection, accepted, request.dimension, seconds)
+        data = serve_batches(connection, accepted, request.dimension, seconds)
         update = None
         if len(data) == 8 * request.dimension:  # else the zero update is released
             update = np.frombuffer(data, dtype="<f8")
-        _send(connection, {}, accepted.release(update))
+        send(connection, {}, accepted.release(update))
 
 
 def _names(words: Iterable[str]) -> tuple[str, ...]:
@@ -281,13 +180,13 @@ class RemoteGate:
         """Have a request checked and noted; its connection stays open for the update."""
         connection = self._connect()
         try:
-            _send(connection, {"ask": "release", "request": request.to_json()})
+            send(connection, {"ask": "release", "request": request.to_json()})
             try:
-                answer = _receive(connection, 0, WAIT)
+                answer = receive(connection, 0, WAIT)
             except (OSError, Unusable) as error:  # it may have noted the release before it ended
                 LOGGER.error("quietbit: the gatekeeper gave no answer.", exc_info=error)
                 raise Noted(CANNOT_MAKE) from error
-            _answered(answer)
+            answered(answer)
         except BaseException:
             connection.close()
             raise
@@ -303,8 +202,8 @@ class RemoteGate:
 
     def _ask(self, request: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
         with self._connect() as connection:
-            _send(connection, request)
-            return _answered(_receive(connection, MOST_BYTES, WAIT))
+            send(connection, request)
+            return answered(receive(connection, MOST_BYTES, WAIT))
 
     def _connect(self) -> socket.socket:
         if _is_shared(self._path):  # another user's socket could receive the update unprotected
@@ -312,7 +211,7 @@ class RemoteGate:
                 f"Other users can write in the folder of the gatekeeper's socket {self._path}: "
                 "move it to a folder of its own."
             )
-        connection = _new_socket()
+        connection = new_socket()
         ends = time.monotonic() + ASK
         connection.settimeout(WAIT)
         while True:
@@ -330,205 +229,9 @@ class RemoteGate:
                 ) from error
 
 
-@final
-class RemoteAcceptedRequest:
-    """A request that the gatekeeper has accepted and noted.
-
-    A late app may still be running in its own thread. So a message and its answer are one step
-    under a lock, and nothing is sent after the release: otherwise the places of the app's batch
-    could be taken for the release.
-    """
-
-    def __init__(self, connection: socket.socket, dimension: int) -> None:
-        self._connection = connection
-        self._dimension = dimension
-        self._guard = threading.Lock()
-        self._used = False
-        #: Samples that were drawn (None before any batch was) and rows that were added.
-        self.drawn: int | None = None
-        self.added = 0
-
-    def draw(self, count: int) -> NDArray[np.int64]:
-        """Draw a batch of ``count`` samples' places, once per step of the release."""
-        places = self._exchange({"draw": count})[1]
-        batch = np.frombuffer(places, dtype="<i8").astype(np.int64)
-        self.drawn = (self.drawn or 0) + batch.size
-        return batch
-
-    def add(self, rows: NDArray[Any]) -> None:
-        """Send gradients of the samples that were drawn, one per row, in several messages."""
-        size = max(1, PIECE // (4 * self._dimension))
-        for start in range(0, len(rows), size):
-            piece = np.ascontiguousarray(rows[start : start + size], dtype="<f4")
-            self._exchange({"rows": len(piece)}, piece.tobytes())
-            self.added += len(piece)
-
-    def step(self) -> FloatVector | None:
-        """Return the randomised sum of this batch; None for the last, which is the release."""
-        answer, change = self._exchange({"step": True})
-        if not answer["more"]:
-            return None
-        return np.frombuffer(change, dtype="<f8")
-
-    def zero(self) -> bytes | None:
-        """Return None: the gatekeeper makes one release only, when the update comes."""
-        return None
-
-    def release(self, update: Any) -> bytes:
-        """Return the release of an update; None, or one that cannot be sent, releases zero."""
-        data = b""
-        if update is not None:
-            try:
-                flat = Flat.of(flatten(update)[0])
-                if flat.size == self._dimension:  # else the gatekeeper releases zero
-                    data = flat.piece(0, flat.size).astype("<f8").tobytes()
-            except Exception as error:
-                LOGGER.error(CANNOT_SEND, exc_info=error)
-        try:
-            with self._connection:
-                return self._exchange({"update": bool(data)}, data, last=True)[1]
-        except (OSError, Unusable) as error:
-            LOGGER.error("quietbit: the gatekeeper did not make the release.", exc_info=error)
-            raise Noted(CANNOT_MAKE) from error
-
-    def _exchange(
-        self, message: dict[str, Any], data: bytes = b"", *, last: bool = False
-    ) -> tuple[dict[str, Any], bytes]:
-        """Send a message and return its answer; after the ``last`` nothing is sent."""
-        with self._guard:
-            if self._used:
-                raise Noted(MADE_BEFORE)
-            self._used = last
-            try:
-                _send(self._connection, message, data)
-                answer = _receive(self._connection, MOST_BYTES, WAIT)
-            except BaseException:
-                # An answer that comes later must not be taken for that to another message.
-                self._connection.close()
-                raise
-        return _answered(answer)
-
-
-@final
-class BatchSocket:
-    """Serve batches of the open round to trainers in child processes; the gate stays in this one.
-
-    ``current`` returns the accepted request of that round and its number of parameters. Only this
-    process's user can open the socket.
-    """
-
-    def __init__(self, current: Callable[[], tuple[AcceptedRequest, int] | None]) -> None:
-        """Listen from now on, and name the socket to all processes that this one starts."""
-        self._current = current
-        folder = Path(tempfile.mkdtemp(prefix="quietbit-"))
-        atexit.register(shutil.rmtree, folder, ignore_errors=True)
-        server = Server(folder / "batch", self._answer)
-        os.environ[BATCH] = str(folder / "batch")
-        threading.Thread(target=server.serve, daemon=True).start()
-
-    def _answer(self, connection: socket.socket) -> None:
-        """Serve one trainer for one round, until it ends the connection."""
-        current = self._current()
-        if current is None:
-            raise InvalidParameter("No round is open: draw a batch within one.", name="batch")
-        accepted, dimension = current
-        _send(connection, {"dimension": dimension})
-        with contextlib.suppress(OSError, Unusable):
-            _serve_batches(connection, accepted, dimension, PATIENCE)
-
-
-def batch_of_parent() -> RemoteAcceptedRequest | None:
-    """Return the accepted request of the parent process; None where it serves no round."""
-    path = os.environ.get(BATCH)
-    if path is None:
-        return None
-    connection = _new_socket()
-    try:
-        connection.connect(path)
-        answer, _ = _answered(_receive(connection, 0, WAIT))
-        return RemoteAcceptedRequest(connection, int(answer["dimension"]))
-    except (OSError, InvalidParameter):
-        connection.close()
-        return None
-
-
-def _serve_batches(
-    connection: socket.socket, accepted: AcceptedRequest, dimension: int, seconds: float
-) -> bytes:
-    """Serve batches for ``seconds`` at most, until another message comes; return its data."""
-    ends = time.monotonic() + seconds
-    most = max(8 * dimension, PIECE)  # bytes of an update, or of one message of gradients
-    while True:
-        message, data = _receive(connection, most, ends - time.monotonic())
-        answer: dict[str, Any] = {}
-        content = b""
-        try:
-            if "draw" in message:
-                content = accepted.draw(message["draw"]).astype("<i8").tobytes()
-            elif "rows" in message:
-                accepted.add(np.frombuffer(data, dtype="<f4").reshape(-1, dimension))
-            elif "step" in message:
-                change = accepted.step()
-                answer = {"more": change is not None}
-                if change is not None:
-                    content = change.astype("<f8").tobytes()
-            else:
-                return data
-        except (QuietbitError, ValueError) as error:
-            # The release is made all the same, of the gradients before this message.
-            answer = {"refused": Reason.INVALID.value, "detail": str(error)}
-        _send(connection, answer, content)
-
-
 def _is_shared(path: Path) -> bool:
     """Return whether users other than its owner may create files in a path's folder."""
     try:
         return bool(os.stat(path.parent).st_mode & OTHERS_WRITE)
     except OSError:
         return False  # without a folder there is no socket
-
-
-def _new_socket() -> socket.socket:
-    return socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-
-
-def _answered(received: tuple[dict[str, Any], bytes]) -> tuple[dict[str, Any], bytes]:
-    answer, _ = received
-    if "refused" in answer:
-        raise error_of(Refusal(Reason(answer["refused"]), str(answer.get("detail", ""))))
-    return received
-
-
-def _send(connection: socket.socket, message: dict[str, Any], data: bytes = b"") -> None:
-    text = json.dumps(message, allow_nan=False).encode("ascii")
-    connection.sendall(HEAD.pack(MAGIC, len(text), len(data)) + text)
-    for start in range(0, len(data), 2**24):
-        connection.sendall(memoryview(data)[start : start + 2**24])
-
-
-def _receive(connection: socket.socket, most: int, seconds: float) -> tuple[dict[str, Any], bytes]:
-    """Read one message with at most ``most`` bytes of data, within ``seconds``."""
-    ends = time.monotonic() + seconds
-    magic, letters, size = HEAD.unpack(_read(connection, HEAD.size, ends))
-    message: Any = None
-    if magic == MAGIC and letters <= MOST_JSON and size <= most:
-        with contextlib.suppress(ValueError):
-            message = json.loads(_read(connection, letters, ends))
-    if not isinstance(message, dict):
-        raise Unusable(
-            "Unreadable message from the peer: the app and the gatekeeper need the same version of "
-            "quietbit."
-        )
-    return message, _read(connection, size, ends)
-
-
-def _read(connection: socket.socket, size: int, ends: float) -> bytes:
-    """Read exactly ``size`` bytes until ``ends``; an earlier end of the connection is an error."""
-    data = bytearray()
-    while len(data) < size:
-        connection.settimeout(max(1e-3, ends - time.monotonic()))
-        piece = connection.recv(min(size - len(data), 2**20))
-        if not piece:
-            raise Unusable(f"The connection ended after {len(data)} of {size} bytes.")
-        data += piece
-    return bytes(data)

@@ -15,19 +15,13 @@ from quietbit.errors import InvalidParameter, QuietbitError
 from quietbit.kernel.client_rng import seeded_client_rng
 from quietbit.mechanism.additive import Gaussian
 from quietbit.mechanism.ball import Ball, Norm
-from quietbit.node import gatekeeper
+from quietbit.node import channel, gatekeeper, remote_release
+from quietbit.node.channel import HEAD, MAGIC, receive, send
 from quietbit.node.gate import LocalGate
-from quietbit.node.gatekeeper import (
-    HEAD,
-    MAGIC,
-    Gatekeeper,
-    RemoteAcceptedRequest,
-    RemoteGate,
-    _receive,
-    _send,
-)
+from quietbit.node.gatekeeper import Gatekeeper, RemoteGate
 from quietbit.node.policy import PolicyError
 from quietbit.node.refusal import AnsweredBefore, BudgetSpent, NotAllowed, Noted, Unusable
+from quietbit.node.remote_release import RemoteAcceptedRequest
 from quietbit.node.request import Framed
 from quietbit.wire.uplink import Uplink
 from refusals import refuses
@@ -132,7 +126,7 @@ def test_other_words_are_refused_and_the_gate_stays_open(tmp_path, data):
             raw.sendall(data)
             raw.shutdown(socket.SHUT_WR)
             with contextlib.suppress(OSError, QuietbitError):
-                assert "refused" in _receive(raw, 0, 5.0)[0]
+                assert "refused" in receive(raw, 0, 5.0)[0]
         assert books(tmp_path).releases == 0
         assert remote.accept(request()).release([UPDATE])
 
@@ -141,9 +135,9 @@ def test_an_update_before_the_request_is_not_taken(tmp_path):
     with serving(tmp_path), socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as raw:
         raw.connect(str(tmp_path / "gate"))
         with contextlib.suppress(OSError):  # the gate may shut before all of it has gone
-            _send(raw, {"ask": "release", "request": request().to_json()}, UPDATE.tobytes())
+            send(raw, {"ask": "release", "request": request().to_json()}, UPDATE.tobytes())
             raw.shutdown(socket.SHUT_WR)
-            assert "refused" in _receive(raw, 0, 5.0)[0]
+            assert "refused" in receive(raw, 0, 5.0)[0]
         assert books(tmp_path).releases == 0
 
 
@@ -193,12 +187,12 @@ def test_no_more_is_read_than_an_update_or_a_piece_of_gradients(tmp_path):
     """1.5 GB were buffered for an update of 336 bytes."""
     with serving(tmp_path), socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as raw:
         raw.connect(str(tmp_path / "gate"))
-        _send(raw, {"ask": "release", "request": request().to_json()})
-        assert _receive(raw, 0, 60.0)[0] == {"accepted": True}
+        send(raw, {"ask": "release", "request": request().to_json()})
+        assert receive(raw, 0, 60.0)[0] == {"accepted": True}
         raw.sendall(
-            HEAD.pack(MAGIC, 2, gatekeeper.PIECE + 1) + b"{}"
+            HEAD.pack(MAGIC, 2, remote_release.PIECE + 1) + b"{}"
         )  # refused by its head, before a byte of it
-        assert _receive(raw, 0, 60.0)[0]["refused"] == "unusable"
+        assert receive(raw, 0, 60.0)[0]["refused"] == "unusable"
 
 
 def test_idle_connections_keep_nobody_out(tmp_path):
@@ -231,16 +225,16 @@ def test_the_places_of_a_late_apps_batch_are_never_taken_for_the_release():
     accepted = RemoteAcceptedRequest(here, DIMENSION)
     app = threading.Thread(target=accepted.draw, args=(3,))
     app.start()
-    assert _receive(there, 0, 10.0)[0] == {"draw": 3}
+    assert receive(there, 0, 10.0)[0] == {"draw": 3}
     releases: list[bytes] = []
     engine = threading.Thread(target=lambda: releases.append(accepted.release(None)))
     engine.start()  # the app is late: its draw is under way
     there.settimeout(0.2)
     with pytest.raises(TimeoutError):
         there.recv(1)
-    _send(there, {}, np.arange(3, dtype="<i8").tobytes())
-    assert _receive(there, 0, 10.0)[0] == {"update": False}
-    _send(there, {}, b"release")
+    send(there, {}, np.arange(3, dtype="<i8").tobytes())
+    assert receive(there, 0, 10.0)[0] == {"update": False}
+    send(there, {}, b"release")
     app.join(10.0)
     engine.join(10.0)
     assert releases == [b"release"]
@@ -257,11 +251,11 @@ def test_the_places_of_a_late_apps_batch_are_never_taken_for_the_release():
 def test_an_answer_that_was_not_waited_for_ends_the_connection(monkeypatch):
     here, there = socket.socketpair()
     accepted = RemoteAcceptedRequest(here, DIMENSION)
-    monkeypatch.setattr(gatekeeper, "WAIT", 0.05)
+    monkeypatch.setattr(remote_release, "WAIT", 0.05)
     with pytest.raises(TimeoutError):
         accepted.draw(3)
     with contextlib.suppress(BrokenPipeError):
-        _send(there, {}, np.arange(3, dtype="<i8").tobytes())
+        send(there, {}, np.arange(3, dtype="<i8").tobytes())
     with pytest.raises(Noted):
         accepted.release(None)
     there.close()
@@ -285,7 +279,7 @@ def test_idle_connections_do_not_end_a_request_that_is_being_decided(tmp_path, m
         )
         app.start()
         assert begun.wait(10)
-        for _ in range(2 * gatekeeper.CONNECTIONS):
+        for _ in range(2 * channel.CONNECTIONS):
             connection = idle.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
             connection.connect(str(tmp_path / "gate"))
         app.join(30)
