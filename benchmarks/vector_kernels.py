@@ -21,7 +21,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from quietbit.kernel.expand import acceptance_limits, finest_shift, unit
+from quietbit.kernel.expand import acceptance_limits, finest_shift
+from quietbit.kernel.normals import unit
 from quietbit.kernel.rng import secure_rng
 from quietbit.kernel.select import select
 

@@ -26,8 +26,9 @@ from numpy.typing import NDArray
 
 from quietbit._search import bisect
 from quietbit.errors import InvalidParameter, check_int, require
-from quietbit.kernel.expand import quantile_table, tries_upper
+from quietbit.kernel.expand import tries_upper
 from quietbit.kernel.norm import Clip
+from quietbit.kernel.normals import quantile_table
 from quietbit.kernel.sampler import level_knots
 from quietbit.kernel.tables import cell_table, threshold_plan
 from quietbit.mechanism.base import Mechanism

@@ -24,7 +24,8 @@ from quietbit.kernel.base import Kernel, packed_size
 from quietbit.kernel.reference import ReferenceKernel
 from quietbit.kernel.rng import seeded_rng
 from quietbit.kernel.sampler import Sampler
-from quietbit.kernel.select import default_kernel, kernel_support, select
+from quietbit.kernel.select import default_kernel, select
+from quietbit.kernel.support import kernel_support
 from quietbit.mechanism.ball import Ball, Norm
 from quietbit.mechanism.interpolated import InterpolatedMVU
 from quietbit.wire.payload import HEADER_SIZE, Payload

@@ -13,7 +13,8 @@ from quietbit.design.solve import shipped
 from quietbit.design.table import Design, DesignSpec
 from quietbit.doctor import run_checks, self_test
 from quietbit.kernel.reference import ReferenceKernel
-from quietbit.kernel.select import default_kernel, kernel_support
+from quietbit.kernel.select import default_kernel
+from quietbit.kernel.support import kernel_support
 
 NAMES = ["kernels agree bit for bit", "certificate of a design", "payload"]
 

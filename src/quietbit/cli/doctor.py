@@ -89,19 +89,20 @@ def _versions() -> dict[str, str | None]:
 
 
 def _machine() -> dict[str, Any]:
-    from quietbit.kernel import select
+    from quietbit.kernel import support
+    from quietbit.kernel.select import default_kernel
 
-    kernels = select.kernel_support()
+    kernels = support.kernel_support()
     return {
         "folders": {name: str(cache_folder(name)) for name in FOLDERS},
         "kernels": {
             name: {"available": not why, "reason": why or None} for name, why in kernels.items()
         },
-        "default_kernel": select.default_kernel().name,
-        "gpu": {"name": None, "gigabytes": 0.0, "reason": None, **select.gpu_support()},
+        "default_kernel": default_kernel().name,
+        "gpu": {"name": None, "gigabytes": 0.0, "reason": None, **support.gpu_support()},
         "aes": {
-            "instructions": select.aes_instructions(),
-            "gigabytes_per_second": select.aes_gigabytes_per_second(),
+            "instructions": support.aes_instructions(),
+            "gigabytes_per_second": support.aes_gigabytes_per_second(),
         },
     }
 

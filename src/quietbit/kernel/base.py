@@ -24,6 +24,7 @@ from quietbit._typing import Codes, FloatVector
 from quietbit.errors import InvalidParameter, check_int, check_real, require
 from quietbit.kernel import expand
 from quietbit.kernel.norm import Clip, Flat, exact_sum
+from quietbit.kernel.normals import MAX_COUNT, normals_of_words
 from quietbit.kernel.rng import RandomBits, WordBlock, start_state
 from quietbit.kernel.rounded import NoiseLaw, grid_of, settle, steps_of
 from quietbit.kernel.sampler import Gain, Sampler
@@ -260,8 +261,8 @@ class Kernel(ABC):
 
     def normals(self, seed: bytes, count: int) -> FloatVector:
         """Return the first ``count`` standard normals of a 16-byte seed (`expand.py`)."""
-        size = check_int(count, "count", 0, expand.MAX_COUNT)
-        return expand.normals_of_words(self.words(expand.seed_state(seed), size))
+        size = check_int(count, "count", 0, MAX_COUNT)
+        return normals_of_words(self.words(expand.seed_state(seed), size))
 
     def rows(self, nonce: bytes, count: int, size: int) -> NDArray[np.int64]:
         """Return one row from each of ``count`` strata of ``0 .. size - 1``, in order.
@@ -476,7 +477,7 @@ def _check_flat(array: Any, name: str, *kinds: Any) -> None:
 
 def _check_search(direction: FloatVector, edges: FloatVector, limits: Words) -> None:
     """Refuse arguments that a search for a seed has no meaning for."""
-    flat = direction.ndim == 1 and 0 < direction.size <= expand.MAX_COUNT
+    flat = direction.ndim == 1 and 0 < direction.size <= MAX_COUNT
     if not (flat and np.all(np.isfinite(direction))):
         rule = "flat and finite, of 1 to 2^24 numbers"
         raise InvalidParameter.of("direction", rule, _described(direction))

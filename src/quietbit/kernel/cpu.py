@@ -27,8 +27,9 @@ from quietbit.kernel import c as native
 from quietbit.kernel.base import Job, Kernel, packed_size
 from quietbit.kernel.c import Sampling, Undecided, address
 from quietbit.kernel.cpu_plan import law_of, sampling_of
-from quietbit.kernel.expand import MAX_COUNT, TILE, quantile_table, seed_state, whole_tiles
+from quietbit.kernel.expand import TILE, seed_state, whole_tiles
 from quietbit.kernel.norm import BLOCK, Flat, exact_sum
+from quietbit.kernel.normals import MAX_COUNT, quantile_table
 from quietbit.kernel.rounded import NoiseLaw, grid_of
 from quietbit.kernel.transform import Blocks, check_finite_rotation
 

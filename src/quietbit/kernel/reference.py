@@ -14,8 +14,9 @@ from numpy.typing import NDArray
 from quietbit._typing import Codes, FloatMatrix, FloatVector
 from quietbit.kernel import sampler as law
 from quietbit.kernel.base import Job, Kernel
-from quietbit.kernel.expand import inner, stream_words
+from quietbit.kernel.expand import stream_words
 from quietbit.kernel.norm import BLOCK, LANES, ROWS, Flat, exact_sum
+from quietbit.kernel.normals import inner
 from quietbit.kernel.sampler import Sampler, level_knots
 from quietbit.kernel.transform import Blocks, check_finite_rotation, rotate, rotate_back
 

@@ -9,7 +9,7 @@ Symbols  x = value, a = unit (sigma, or Laplace's scale), h = grid: a power of t
          2^-16]; t = (x + a g) / h; q = the tail probability of |g| and one sign. A word's top bit
          is the sign; the other 63, made odd, are w: q lies in (w - 1, w + 1) / 2^64, uniformly, and
          a further word is the next 64 bits of the place in there.
-Reach    the normal of w is within 2^-48 of the middle's quantile (`expand.py`), a library's
+Reach    the normal of w is within 2^-48 of the middle's quantile (`normals.py`), a library's
          logarithm of 2^-63 to 1 within 2^-44, and a cell's ends are within 2/w of both for w >= 3;
          w = 1 is never certain. Products and the sum add at most (|x| + 46 a) 2^-51.
 Source   Knuth and Yao (1976) for deciding with as many random bits as needed; Mironov (2012) for
@@ -30,7 +30,7 @@ from scipy.special import ndtri_exp
 
 from quietbit._typing import FloatVector
 from quietbit.errors import require
-from quietbit.kernel.expand import normals_of_words
+from quietbit.kernel.normals import normals_of_words
 from quietbit.kernel.rng import WordBlock
 
 __all__ = ["NoiseLaw", "grid_of", "settle", "steps_of"]

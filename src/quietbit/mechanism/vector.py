@@ -44,14 +44,9 @@ from quietbit.errors import (
     require,
 )
 from quietbit.kernel.base import Kernel
-from quietbit.kernel.expand import (
-    acceptance_limits,
-    finest_shift,
-    inner_error_upper,
-    law_error_upper,
-    unit,
-)
+from quietbit.kernel.expand import acceptance_limits, finest_shift
 from quietbit.kernel.norm import clip_factor
+from quietbit.kernel.normals import inner_error_upper, law_error_upper, unit
 from quietbit.kernel.rng import RandomBits, WordBlock
 from quietbit.kernel.transform import padded_size
 from quietbit.mechanism.abilities import (

@@ -1,4 +1,4 @@
-"""The table `kernel/quantile.bin` of `kernel/expand.py`, made from scratch with mpmath, and the
+"""The table `kernel/quantile.bin` of `kernel/normals.py`, made from scratch with mpmath, and the
 proof of its error.
 
     PYTHONPATH=src:tests python -m core.kernel.quantile_maker     writes the table into the package
@@ -25,7 +25,7 @@ import mpmath
 import numpy as np
 from scipy import stats
 
-from quietbit.kernel import expand as quantile
+from quietbit.kernel import normals as quantile
 
 NODES = 8
 mpmath.mp.prec = 200

@@ -16,12 +16,10 @@ from quietbit.kernel.expand import (
     FAILURE_UPPER,
     acceptance_limits,
     finest_shift,
-    inner,
-    inner_error_upper,
     stream_words,
     tries_upper,
-    unit,
 )
+from quietbit.kernel.normals import inner, inner_error_upper, unit
 from quietbit.kernel.reference import ReferenceKernel
 from quietbit.kernel.rng import chacha_blocks, seeded_rng, start_state
 from quietbit.kernel.select import select

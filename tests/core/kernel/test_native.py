@@ -15,8 +15,8 @@ import pytest
 from quietbit.errors import InvalidParameter, MissingDependency
 from quietbit.kernel import c as native
 from quietbit.kernel.c import build
-from quietbit.kernel.expand import quantile_table
 from quietbit.kernel.norm import clip_factor, exact_sum
+from quietbit.kernel.normals import quantile_table
 from quietbit.kernel.rng import DeviceBlock
 from quietbit.kernel.sampler import Gain
 from quietbit.kernel.transform import sign_key
@@ -29,7 +29,8 @@ DIGEST = """
 import hashlib, sys
 import numpy as np
 from quietbit.kernel.base import packed_size
-from quietbit.kernel.expand import acceptance_limits, unit
+from quietbit.kernel.expand import acceptance_limits
+from quietbit.kernel.normals import unit
 from quietbit.kernel.rng import seeded_rng
 from quietbit.kernel.rounded import NoiseLaw
 from quietbit.kernel.select import select

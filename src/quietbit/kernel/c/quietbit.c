@@ -49,7 +49,7 @@ typedef int64_t i64;
 enum {
     PIECE = 2048,    /* coordinates of a pass: inputs, words and results fit the first-level cache */
     LANES = 256,     /* of a norm's block */
-    PARTIAL_SUMS = 64, /* of an inner product (expand.py, SUMS) */
+    PARTIAL_SUMS = 64, /* of an inner product (normals.py, SUMS) */
     PLANE = 64,      /* words of a bit plane counted in one pass */
     SPAN = 1 << 18   /* entries transformed before the next are touched */
 };

@@ -139,7 +139,7 @@ QB_API void qb_transform(void *x, int wide, size_t count, size_t block, int step
                          size_t first, size_t last);
 
 /* ---- expansion of the vector mechanism ------------------------------------------------------------------------------ */
-/* `table` is quantile.bin, the polynomials of the normal quantile (expand.py). */
+/* `table` is quantile.bin, the polynomials of the normal quantile (normals.py). */
 QB_API void qb_expand_words(const uint32_t *state, size_t tiles, uint64_t *out);
 QB_API void qb_expand_normals(const uint32_t *state, const double *table, size_t tiles, double *out);
 /* The first of `count` candidate seeds that is accepted, or -1; `direction` is padded with zeros to whole tiles. */

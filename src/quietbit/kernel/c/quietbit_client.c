@@ -493,7 +493,7 @@ static void own_words(const u32 *key, u64 stream, u64 start, size_t count, u64 *
     }
 }
 
-/* An inner product in the order of expand.py: 64 partial sums, then a tree. */
+/* An inner product in the order of normals.py: 64 partial sums, then a tree. */
 static double inner(const double *left, const double *right, u64 count) {
     double sums[64] = {0.0};
     for (u64 i = 0; i < count; i++) {

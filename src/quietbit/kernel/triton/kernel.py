@@ -25,8 +25,9 @@ from numpy.typing import NDArray
 from quietbit._typing import FloatVector
 from quietbit.errors import check_int, require
 from quietbit.kernel.base import Job, Kernel, Update
-from quietbit.kernel.expand import MAX_COUNT, ROWS_KEY, inner, quantile_table, seed_state
+from quietbit.kernel.expand import ROWS_KEY, seed_state
 from quietbit.kernel.norm import BLOCK, Flat, widen
+from quietbit.kernel.normals import MAX_COUNT, inner, quantile_table
 from quietbit.kernel.rng import TILE, DeviceBlock, WordBlock
 from quietbit.kernel.sampler import Sampler, level_knots
 from quietbit.kernel.tables import threshold_plan

@@ -149,7 +149,7 @@ def _block(lane, key, tail, PLAIN: tl.constexpr):
 
 @triton.jit
 def _normal(word, table):
-    """Return one normal per word (see `expand.py`)."""
+    """Return one normal per word (see `normals.py`)."""
     bits = ((word & 0x7FFFFFFFFFFFFFFF) | 1).to(tl.float64).to(tl.int64, bitcast=True)
     row = table + ((bits >> 48) - 16368) * 8
     fraction = ((bits & 0xFFFFFFFFFFFF) << 4) | 0x3FF0000000000000

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from quietbit._typing import FloatVector
 from quietbit.errors import refuse_payload, require
 from quietbit.kernel.base import Kernel
-from quietbit.kernel.expand import unit
+from quietbit.kernel.normals import unit
 from quietbit.kernel.rng import RandomBits, WordBlock, check_rng
 from quietbit.mechanism.ball import Ball, Norm, clipped_pieces, usual_kernel
 from quietbit.mechanism.base import Accumulator, Body, Layout, Parts, Reader

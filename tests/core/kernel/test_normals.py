@@ -7,8 +7,8 @@ import pytest
 from core.kernel import quantile_maker as maker
 from core.statistical.kit import assert_binomial, seed
 from quietbit.errors import InvalidDesignFile
-from quietbit.kernel import expand as quantile
-from quietbit.kernel.expand import (
+from quietbit.kernel import normals as quantile
+from quietbit.kernel.normals import (
     EXPANSION_ERROR,
     LARGEST,
     ROWS,

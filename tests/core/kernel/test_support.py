@@ -3,7 +3,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from quietbit.kernel import select as support
+from quietbit.kernel import support
 from quietbit.kernel.select import GPU_KERNELS, KERNELS
 
 
