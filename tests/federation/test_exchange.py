@@ -73,6 +73,13 @@ def test_an_answer_is_an_estimate_of_weight_one_and_of_the_metric() -> None:
         exchange.expect("1")
 
 
+def test_an_answer_of_another_node_is_refused() -> None:
+    exchange = started().ask_update("site-1", 1, MODEL, evaluates=False)
+    exchange.expect("site-1")
+    with pytest.raises(InvalidPayload, match="client of the result"):
+        exchange.expect("site-2")
+
+
 def test_what_cannot_be_read_leaves_the_other_part_alone() -> None:
     exchanges = started()
     exchange = asked(exchanges)

@@ -15,7 +15,7 @@ from plans import flat_plan
 from quietbit import Plan
 from quietbit.federation.client import OpenRequest, Subject, gate_for, refusal
 from quietbit.federation.layout import named_arrays
-from quietbit.federation.messages import SUM, Ask, Asked, NodeName, Reply, split_pieces
+from quietbit.federation.messages import SUM, Ask, Asked, NodeName, Reply, pieces_of, split_pieces
 from quietbit.federation.part import Arrival, Model
 from quietbit.federation.record import Outcome
 from quietbit.federation.round import Round
@@ -280,6 +280,7 @@ def test_a_node_that_was_not_asked_is_in_no_mean_and_its_release_counts() -> Non
     assert ask is not None
     stranger = room.nodes[15].answers(Asked(15, records=dict(ask.requests[0].records)))
     assert current.take(stranger) is Outcome.REFUSED
+    assert "not asked" in str(current.notes[-1])
     assert 15 not in current.answered
     assert releases(room) == [1] * 5
 
@@ -325,15 +326,18 @@ def test_every_release_of_a_node_counts_asked_for_or_not() -> None:
 
 
 @pytest.mark.parametrize("declined_first", [False, True])
+@pytest.mark.parametrize("size", [None, -1], ids=["valid", "cut"])
 def test_a_node_that_says_that_it_made_no_release_and_sends_one_is_counted(
-    declined_first: bool,
+    declined_first: bool, size: int | None
 ) -> None:
     room = Room(PLAIN)
     current = room.open(nodes=NODES[:1])
     ask = current.next()
     assert ask is not None
     declined = Reply(NODES[0], 1, refusal="quietbit: no.", noted=False)
-    replies = [declined, room.nodes[NODES[0]].answers(ask.requests[0])]
+    made = room.nodes[NODES[0]].answers(ask.requests[0])
+    released = Reply(NODES[0], 1, split_pieces(pieces_of(made.records)[:size]))
+    replies = [declined, released]
     for reply in replies if declined_first else reversed(replies):
         current.take(reply)
     assert releases(room)[0] == 1
