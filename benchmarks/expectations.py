@@ -25,8 +25,8 @@ from typing import Any
 
 import numpy as np
 
-from quietbit import Plan, Trust, compare
-from quietbit.federation.simulate import Problem, Training, simulate
+from quietbit import Trust, compare
+from quietbit.federation.simulate import Problem, SimulatedPlan, Training, simulate
 from quietbit_lab.task.registry import TaskSpec, build_task
 from quietbit_lab.task.vectors import VectorMean
 
@@ -62,11 +62,11 @@ def accuracy(problem: Problem, cohort: int, rounds: int, noise: float) -> tuple[
                 "seed": seed,
                 "participation": "sampled",
             }
-            plan = Plan("none", **common)
+            plan = SimulatedPlan("none", **common)
             if noise > 0:
                 multiplier = noise * math.sqrt(rounds) * cohort / math.sqrt(problem.dimension)
                 chosen = {"name": "gaussian", "noise_multiplier": multiplier}
-                plan = Plan(chosen, trust=Trust.CENTRAL, **common)
+                plan = SimulatedPlan(chosen, trust=Trust.CENTRAL, **common)
             run = simulate(problem, plan, Training(lr=step, rounds=rounds))
             scores.append(run.points[-1].score.accuracy if run.points else 0.0)
         best = max(best, (float(np.mean(scores)), step))
@@ -123,7 +123,7 @@ def situations() -> bool:
         expected = row.expected
         if expected is None:
             raise SystemExit(f"{mechanism} does not reach the target: {row.refusal}")
-        plan = Plan(
+        plan = SimulatedPlan(
             mechanism,
             clip=1.0,
             adjacency=answer.target.adjacency,

@@ -118,7 +118,6 @@ SETTINGS = Plan(
     adjacency=ADJACENCY,
     delta=DELTA,
     releases=ROUNDS,
-    mode="adaptive",
 ).to_run_config()
 
 

@@ -21,9 +21,9 @@ import numpy as np
 import torch
 from threadpoolctl import threadpool_limits
 
-from quietbit import Plan
 from quietbit.federation.simulate.clients import ClientSide
 from quietbit.federation.simulate.loop import play_round
+from quietbit.federation.simulate.plan import SimulatedPlan
 from quietbit.federation.simulate.problem import LocalPlan
 from quietbit.kernel.base import packed_size
 from quietbit.kernel.rng import secure_rng
@@ -45,7 +45,7 @@ class Bench:
 
     problem: LinearSoftmax
     mechanism: InterpolatedMVU
-    plan: Plan
+    plan: SimulatedPlan
     steps: LocalPlan
 
 
@@ -61,7 +61,7 @@ def setup(cohort: int) -> Bench:
         Dataset("random", CLASSES, examples, examples), Partition.one_each(EXAMPLES)
     )
     ball = Ball(Norm.L2, CLIP, problem.dimension)
-    plan = Plan(
+    plan = SimulatedPlan(
         {"name": "imvu", "design_epsilon": EPSILON},
         clip=CLIP,
         adjacency=Adjacency.ZERO_OUT,

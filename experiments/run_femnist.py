@@ -39,9 +39,9 @@ import attrs
 import numpy as np
 from numpy.typing import NDArray
 
-from quietbit import Plan
 from quietbit._search import bisect
 from quietbit.federation.participation import releases_per_client
+from quietbit.federation.simulate import SimulatedPlan
 from quietbit_lab.experiment.grid import Job, Sweep, read_sweep
 from quietbit_lab.experiment.packed import pack, read_results, unpack
 from quietbit_lab.experiment.record import Setting
@@ -247,7 +247,7 @@ def without_noise(job: Job) -> Job:
 
     The reference for all others.
     """
-    plan = Plan("none", **{name: getattr(job.setting.plan, name) for name in ALIKE})
+    plan = SimulatedPlan("none", **{name: getattr(job.setting.plan, name) for name in ALIKE})
     plain = replace(job, setting=Setting(plan, job.setting.training), label=NOISELESS)
     return with_step(plain, START[0.0])
 

@@ -24,7 +24,8 @@ from typing import Any
 
 import numpy as np
 
-from quietbit import MovingClip, Plan
+from quietbit import MovingClip
+from quietbit.federation.simulate import SimulatedPlan
 from quietbit.mechanism.adaptive_clip import scout_rank
 from quietbit.mechanism.base import Answers
 
@@ -82,8 +83,8 @@ class Setting:
             "cohort": given.cohort,
         }
         plans = {
-            "fixed": Plan(**usual),
-            "scouts": Plan(**usual, adaptive_clip={"every": EVERY}),
+            "fixed": SimulatedPlan(**usual),
+            "scouts": SimulatedPlan(**usual, adaptive_clip={"every": EVERY}),
         }
         made: dict[str, Any] = {
             way: plan.mechanism_for(data.dimension) for way, plan in plans.items()

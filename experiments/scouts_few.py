@@ -18,7 +18,8 @@ from typing import Any
 
 import numpy as np
 
-from quietbit import Plan, Uplink
+from quietbit import Uplink
+from quietbit.federation.simulate.plan import SimulatedPlan
 from quietbit.federation.simulate.problem import LocalPlan
 from quietbit.mechanism.ball import Norm
 from quietbit.mechanism.forecast import forecast
@@ -30,7 +31,7 @@ FAR = 1e6  # clients do not clip: the mechanism does
 
 
 def train(
-    problem: Any, plan: Plan, seed: int, steps: int, rate: float
+    problem: Any, plan: SimulatedPlan, seed: int, steps: int, rate: float
 ) -> tuple[float, list[float]]:
     """Return the accuracy in the end, and the clips."""
     mechanism, moving = (
@@ -79,7 +80,7 @@ def main() -> None:
     lines: list[dict[str, Any]] = []
     for epsilon, steps, rate in SETTINGS:
         for clip in (1.0, "auto"):
-            plan = Plan(
+            plan = SimulatedPlan(
                 "gaussian",
                 clip=clip,
                 adjacency="zero-out",

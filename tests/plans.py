@@ -7,9 +7,10 @@ from typing import Any
 import attrs
 
 from quietbit import Plan
+from quietbit.federation.simulate import SimulatedPlan
 from quietbit.federation.terms import MechanismChoice
 
-__all__ = ["flat_plan"]
+__all__ = ["engine_plan", "flat_plan"]
 
 SECTIONS = {
     field.name: "mechanism" for field in attrs.fields(MechanismChoice) if field.name != "name"
@@ -20,10 +21,19 @@ SECTIONS |= dict.fromkeys(
 SECTIONS |= {"every": "adaptive_clip", "quantile": "adaptive_clip", "most_examples": "weights"}
 
 
-def flat_plan(mechanism: str = "imvu", **given: Any) -> Plan:
-    """Return a plan; ``bits=2`` is a choice of the mechanism, ``threshold=3`` one of sums; None
-    is left out.
+def flat_plan(mechanism: str = "imvu", **given: Any) -> SimulatedPlan:
+    """Return the plan of a simulation; ``bits=2`` is a choice of the mechanism, ``threshold=3`` one
+    of sums; None is left out.
     """
+    return SimulatedPlan(**_fields(mechanism, given))
+
+
+def engine_plan(mechanism: str = "imvu", **given: Any) -> Plan:
+    """Return the plan of a run on an engine likewise."""
+    return Plan(**_fields(mechanism, given))
+
+
+def _fields(mechanism: str, given: dict[str, Any]) -> dict[str, Any]:
     fields: dict[str, Any] = {"mechanism": {"name": mechanism}}
     for name, value in given.items():
         section = SECTIONS.get(name)
@@ -31,4 +41,4 @@ def flat_plan(mechanism: str = "imvu", **given: Any) -> Plan:
             fields[name] = value
         elif value is not None:
             fields.setdefault(section, {})[name] = value
-    return Plan(**fields)
+    return fields

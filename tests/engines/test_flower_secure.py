@@ -15,7 +15,7 @@ pytest.importorskip("sklearn", reason="needs quietbit-lab: pip install ./package
 pytest.importorskip("cryptography", reason="needs the all extra: pip install 'quietbit[all]'")
 
 from engines.simulation import simulate_app
-from plans import flat_plan
+from plans import engine_plan
 from quietbit import Adjacency
 from quietbit.kernel.client_rng import seeded_client_rng
 from quietbit.node.budget import account_of
@@ -31,7 +31,7 @@ APP = Path(__file__).parent / "secure_app"
 sys.path.insert(0, str(APP))
 from secure_digits.task import CLIP, DIMENSION, LOST, UNHEARD, problem, update  # noqa: E402
 
-SETTINGS = flat_plan(
+SETTINGS = engine_plan(
     mechanism="imvu",
     clip=CLIP,
     epsilon=30.0,
@@ -42,7 +42,6 @@ SETTINGS = flat_plan(
     threshold=7,
     honest_clients=6,
     timeout=120.0,
-    mode="adaptive",
 )
 ROUNDS, FAILED, NODES = 4, 3, range(10)
 

@@ -13,7 +13,7 @@ pytest.importorskip("ray", reason="needs the flower extra: pip install 'quietbit
 pytest.importorskip("sklearn", reason="needs quietbit-lab: pip install ./packages/lab")
 
 from engines.simulation import simulate_app
-from plans import flat_plan
+from plans import engine_plan, flat_plan
 from quietbit.federation.simulate.loop import simulate
 from quietbit.federation.simulate.problem import Training
 from quietbit.node.budget import account_of
@@ -25,9 +25,7 @@ pytestmark = (
 )  # test_flower_secure.py has the same runtime, test_flower_deployment.py the same sums
 APP = Path(__file__).parent / "simulation_app"
 NODES, ROUNDS, DIMENSION = 10, 6, 650
-SETTINGS = flat_plan(
-    "imvu", clip=0.3, epsilon=60.0, adjacency="zero-out", releases=ROUNDS, mode="adaptive"
-)
+SETTINGS = engine_plan("imvu", clip=0.3, epsilon=60.0, adjacency="zero-out", releases=ROUNDS)
 
 
 @pytest.fixture(scope="module")

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import quietbit
-from plans import flat_plan
+from plans import engine_plan, flat_plan
 from quietbit.errors import InvalidParameter
 from quietbit.federation.compare import compare, dimension_of
 from quietbit.federation.simulate import Training, simulate
@@ -316,12 +316,11 @@ def test_samples_of_sites_are_compared_by_the_mechanisms_that_a_plan_has_for_the
     found = compare(650, **SITES, samples=280, sampling_rate=0.25, local_steps=steps)
     more = {} if steps is None else {"steps": steps, "learning_rate": 1.0}
     for row in found.rows:
-        plan = flat_plan(
+        plan = engine_plan(
             row.name,
             clip=1.0,
             samples={"dataset_size": 280, "sampling_rate": 0.25, **more},
             releases=40,
-            mode="adaptive",
             epsilon=4.0,
             adjacency="zero-out",
         )

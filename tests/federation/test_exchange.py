@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from plans import flat_plan
+from plans import engine_plan
 from quietbit.errors import InvalidPayload
 from quietbit.federation.exchange import NO_WEIGHT, Exchange, Exchanges
 from quietbit.federation.layout import named_arrays
@@ -20,13 +20,12 @@ from quietbit.wire.uplink import Uplink
 
 RUN = 5
 DIMENSION = 40
-PLAN = flat_plan(
+PLAN = engine_plan(
     "gaussian",
     clip=1.0,
     adjacency="zero-out",
     epsilon=20.0,
     releases=10,
-    mode="adaptive",
     evaluate={"epsilon": 1.0},
 )
 MODEL = Model.of(named_arrays({"weight": np.zeros(DIMENSION, np.float32)}))

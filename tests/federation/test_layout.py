@@ -11,7 +11,7 @@ from quietbit.errors import InvalidParameter
 from quietbit.federation.layout import ModelLayout, NotFinite
 from refusals import refuses
 
-GIVEN = {"clip": 1.0, "epsilon": 3.0, "adjacency": "zero-out", "releases": 1, "mode": "adaptive"}
+GIVEN = {"clip": 1.0, "epsilon": 3.0, "adjacency": "zero-out", "releases": 1}
 SETTINGS = Plan("imvu", **GIVEN, local_arrays="*.count")
 
 

@@ -5,7 +5,7 @@ where they are long.
 import pytest
 
 from federation.node.makers import DIMENSION, MECHANISM
-from plans import flat_plan
+from plans import engine_plan
 from quietbit.errors import InvalidParameter, InvalidPayload
 from quietbit.federation import messages as module
 from quietbit.federation.client import Subject
@@ -71,9 +71,9 @@ def test_records_of_another_kind_are_refused(records):
         join_pieces(records)
 
 
-GIVEN = {"clip": 1.0, "epsilon": 3.0, "adjacency": "zero-out", "releases": 1, "mode": "adaptive"}
-LOCAL = flat_plan("imvu", **GIVEN)
-SUMS = flat_plan(
+GIVEN = {"clip": 1.0, "epsilon": 3.0, "adjacency": "zero-out", "releases": 1}
+LOCAL = engine_plan("imvu", **GIVEN)
+SUMS = engine_plan(
     "imvu", **GIVEN, trust="secure-aggregation", threshold=4, adversary="honest-but-curious"
 )
 RECORDS = {

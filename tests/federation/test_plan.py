@@ -3,7 +3,7 @@ import numpy as np
 import pytest
 
 import quietbit
-from plans import flat_plan
+from plans import engine_plan, flat_plan
 from quietbit import Plan
 from quietbit.federation.fields import RULE, Flag, Names, Real, Whole, Word
 from quietbit.federation.parts.evaluation import Evaluate
@@ -124,7 +124,7 @@ RULED = [
     (section, field)
     for section in (Plan, *SECTIONS)
     for field in attrs.fields(section)
-    if RULE in field.metadata and field.name != "mode"
+    if RULE in field.metadata
 ]
 BAD = {
     Whole: lambda rule: (
@@ -164,21 +164,24 @@ def test_choices_that_may_not_be_made_together(pair):
     """Every pair of the list is refused, and the section at fault is named."""
     for other in pair.others:
         chosen = {**ON[pair.first], **ON[other]}
+        made = plan
         if (
             {"secure_aggregation", "samples"} & {pair.first, other}
             or "evaluate" in other
             or "stragglers" in other
         ):
-            chosen |= {"mode": "adaptive", "cohort": 1}
+            usual = {name: USUAL[name] for name in ("mechanism", "clip", "adjacency")}
+            chosen = {"epsilon": 1.0, "releases": 1, **usual, **chosen}
+            made = engine_plan
         with pytest.raises(quietbit.InvalidParameter) as refusal:
-            plan(**chosen)
+            made(**chosen)
         expected = SPELT.get(other, (other,))[0]
         assert refusal.value.name == expected
         assert refusal.value.rule.endswith(pair.sentence)
 
 
 def test_a_plan_has_few_fields_and_pairs():
-    assert len(attrs.fields(Plan)) <= 21
+    assert len(attrs.fields(Plan)) <= 16
     assert len(PAIRS) <= 14
 
 

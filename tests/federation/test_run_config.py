@@ -10,6 +10,7 @@ from quietbit import Plan
 from quietbit.errors import InvalidParameter
 from quietbit.federation.layout import ModelLayout, named_arrays
 from quietbit.federation.plan import KEYS
+from quietbit.federation.simulate import SimulatedPlan
 from quietbit.mechanism.ball import Norm
 from quietbit.mechanism.calibrate import calibrate
 from quietbit.mechanism.interpolated import InterpolatedMVU
@@ -37,12 +38,7 @@ def read(**changes):
 
 def test_what_is_left_out_has_the_defaults_of_the_library():
     found = read()
-    assert (found.clip, found.delta, found.mechanism.norm, found.mode) == (
-        1,
-        1e-5,
-        Norm.L2,
-        "adaptive",
-    )
+    assert (found.clip, found.delta, found.mechanism.norm) == (1, 1e-5, Norm.L2)
     assert found.target.adjacency is Adjacency.ZERO_OUT
 
 
@@ -113,7 +109,6 @@ def test_a_refusal_names_the_key_as_the_config_spells_it(changes, name):
         ({"Epsilon": 3.0}, "quietbit.epsilon"),
         ({"secure-aggregation.treshold": 3}, "quietbit.secure-aggregation.threshold"),
         ({"words": "secure"}, ""),
-        ({"mode": "planned"}, ""),
         ({"secure-aggregation.words": 3}, ""),
         ({"epsilon.secure-aggregation": 3}, ""),
     ],
@@ -152,7 +147,7 @@ def test_tables_and_dotted_keys_are_the_same_plan():
     threshold = 5
     adversary = "active"
     """
-    nested = Plan.read(tomllib.loads(text), mode="adaptive")
+    nested = Plan.read(tomllib.loads(text))
     flat = read(**SUMS, **{"mechanism.coordinates": 64})
     assert nested == flat
     assert flat.secure_aggregation.honest_clients == 5
@@ -333,9 +328,9 @@ def test_a_plan_is_read_from_a_table_without_a_prefix():
         "adjacency": "zero-out",
         "cohort": 3,
     }
-    found = Plan.read(table)
-    assert (found.mechanism.noise_multiplier, found.cohort, found.mode) == (2.0, 3, "planned")
+    found = SimulatedPlan.read(table)
+    assert (found.mechanism.noise_multiplier, found.cohort) == (2.0, 3)
     assert found.target.epsilon == float("inf")
     with pytest.raises(InvalidParameter) as refusal:
-        Plan.read(table | {"secure-aggregation": {"adversary": "active"}})
+        SimulatedPlan.read(table | {"secure-aggregation": {"adversary": "active"}})
     assert refusal.value.name == "secure-aggregation.adversary"

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from attrs import evolve
 
-from plans import flat_plan
-from quietbit import Adjacency, InvalidParameter
+from plans import engine_plan, flat_plan
+from quietbit import Adjacency, InvalidParameter, Plan
 from quietbit.federation.parts.adaptive_clip import AdaptiveClipping
 from quietbit.federation.server import Run
 from quietbit.mechanism.response import RandomisedResponse
@@ -24,8 +24,10 @@ def test_any_list_of_updates_and_answers_stays_in_the_budget(
     word: str, adjacency: Adjacency, mode: Any
 ) -> None:
     """On the account that is enforced: an answer is as true as the budget allows, and no truer."""
-    cohort = {"cohort": 100} if mode == "planned" else {}
-    plan = flat_plan(word, **{**MOVES, "adjacency": adjacency, "releases": 5}, **cohort, mode=mode)
+    given = {**MOVES, "adjacency": adjacency, "releases": 5}
+    plan: Plan = engine_plan(word, **given)
+    if mode == "planned":
+        plan = flat_plan(word, **given, cohort=100)
     mechanism: Any = plan.mechanism_for(40)
     assert (mechanism.clip, mechanism.every) == (2.0, 20)
     account = Account(plan.target, mode)
@@ -106,7 +108,7 @@ def test_an_engine_says_when_scouts_cannot_move_the_clip(
     dimension: int, asked: int, rounds: int, says: str | None
 ) -> None:
     said: list[str] = []
-    plan = flat_plan("gaussian", **{**MOVES, "epsilon": 20.0, "releases": 20}, mode="adaptive")
+    plan = engine_plan("gaussian", **{**MOVES, "epsilon": 20.0, "releases": 20})
     run = Run(plan, 7, lambda level, line: said.append(line))
     run.mechanism(dimension, 1)
     run.forecast(asked=asked, nodes=asked, rounds=rounds)

@@ -9,20 +9,15 @@ Source   Guo et al. (ICML 2023), appendix "Choice of Hyperparameters", for the c
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache
-from typing import Any, TypeAlias, cast
+from typing import Any, cast
 
 import attrs
 import numpy as np
-from numpy.typing import NDArray
 
 from quietbit.errors import InvalidParameter
-from quietbit.federation.costs import ClientCosts
-from quietbit.federation.participation import Schedule
 from quietbit.federation.parts.adaptive_clip import AdaptiveClipping, most_truthful
 from quietbit.federation.parts.samples import Samples
-from quietbit.federation.parts.secure_aggregation import SecureAggregation
-from quietbit.federation.terms import CENTRAL, POISSON, Terms
+from quietbit.federation.terms import CENTRAL, Counts, Terms
 from quietbit.mechanism.abilities import Batches, Summable
 from quietbit.mechanism.ball import Ball
 from quietbit.mechanism.base import Mechanism
@@ -33,19 +28,13 @@ from quietbit.mechanism.family import SHARED, Choices
 from quietbit.mechanism.interpolated import UNBIASED
 from quietbit.mechanism.projected import ProjectedSamples, project
 from quietbit.mechanism.registry import family
-from quietbit.privacy.account import Account
 from quietbit.privacy.cost import Cost
-from quietbit.privacy.guarantee import Guarantee
-from quietbit.privacy.subsampling import poisson_cost
-from quietbit.target import Adjacency, Target, Trust, Unit
+from quietbit.target import Target, Trust, Unit
 
-__all__ = ["account_of_run", "mechanism_of", "release_cost"]
+__all__ = ["mechanism_of", "release_cost"]
 
 # Share of epsilon that updates leave to answers of scouts, where rounding leaves them none.
 ROOM = 1e-4
-
-Counts: TypeAlias = NDArray[np.int64]
-Priced: TypeAlias = Callable[[Mechanism], Guarantee]
 
 
 def mechanism_of(
@@ -81,17 +70,15 @@ def mechanism_of(
         rule = "given to meet a budget"
         raise InvalidParameter.of("releases", rule, None, "say how often a client may take part")
     counts = np.asarray(times, dtype=np.int64)
-    if by_sample or plan.participation == POISSON:
-        counts = np.broadcast_to(counts, known.shape)
     aim = plan.update_target
     scouts = plan.find(AdaptiveClipping)
     if scouts is None:
         return _calibrated(plan, aim, ball, known, counts)
-    busiest = max(1, int(counts.max()))
+    within = _within(plan, known, counts)
     for room in (0.0, ROOM):
         less = attrs.evolve(aim, epsilon=aim.epsilon * (1 - room))
         still = _calibrated(plan, less, ball, known, counts)
-        moving = most_truthful(still, plan.clip, cast(int, scouts.every), _within(plan, busiest))
+        moving = most_truthful(still, plan.clip, cast(int, scouts.every), within)
         if moving is not None:
             return moving
     rule = "large enough that the answer of a scout says something"
@@ -108,43 +95,16 @@ def release_cost(plan: Terms, mechanism: Mechanism, samples: int | None = None) 
     return mechanism.privacy(plan.adjacency, samples).under(trust=plan.trust)
 
 
-def account_of_run(plan: Terms, mechanism: Mechanism, sizes: Counts) -> ClientCosts:
-    """Return the account of a run with clients of these sizes; refuse a mechanism without one."""
-    rate = 1.0
-    if plan.participation == POISSON:
-        rate = Schedule(plan.participation, sizes.size, plan.cohort).rate
-
-    @cache
-    def price(samples: int | None) -> Cost:
-        cost = release_cost(plan, mechanism, samples)
-        if rate == 1.0:
-            return cost
-        return poisson_cost(mechanism.privacy(Adjacency.ZERO_OUT), cost, rate)
-
-    return ClientCosts(price, sizes, plan.unit is Unit.SAMPLE)
-
-
-def _enforced(plan: Terms, releases: int) -> Priced | None:
-    """Return the account that nodes keep; None where the mechanism's own account applies."""
-    if plan.mode == "planned":
-        return None
-    account = Account(plan.update_target, "adaptive")
-
-    def enforced(mechanism: Mechanism) -> Guarantee:
-        return account.spend(release_cost(plan, mechanism.priced_as), releases).guarantee()
-
-    return enforced
-
-
-def _within(plan: Terms, releases: int) -> Callable[[Mechanism], bool]:
-    """Return whether ``releases`` releases of a mechanism stay within the budget of updates."""
-    enforced = _enforced(plan, releases)
+def _within(plan: Terms, sizes: Counts, counts: Counts) -> Callable[[Mechanism], bool]:
+    """Return whether the releases of a mechanism stay within the budget of updates."""
+    account = plan.account_of(sizes, counts)
+    busiest = max(1, int(counts.max()))
 
     def within(mechanism: Mechanism) -> bool:
-        if enforced is not None:
-            spent = enforced(mechanism)
+        if account is not None:
+            spent = account(mechanism)
         else:
-            spent = (release_cost(plan, mechanism) * releases).guarantee(plan.delta)
+            spent = (release_cost(plan, mechanism) * busiest).guarantee(plan.delta)
         return spent.epsilon_upper <= plan.update_target.epsilon
 
     return within
@@ -154,33 +114,22 @@ def _calibrated(plan: Terms, aim: Target, ball: Ball, sizes: Counts, counts: Cou
     """Return the mechanism calibrated to a budget."""
     busiest = max(1, int(counts.max()))
     chosen = plan.mechanism
-    masks = plan.find(SecureAggregation)
-    if masks is not None:
+    account = plan.account_of(sizes, counts)
+    if plan.summed_clients is not None:
         return calibrate_sum(
             ball=ball,
             epsilon=aim.epsilon,
             delta=aim.delta,
             adjacency=plan.adjacency,
-            clients=masks.clients(plan),
-            min_honest_clients=masks.honest_clients,
+            clients=plan.summed_clients,
+            min_honest_clients=plan.honest,
             releases=busiest,
             decoder=cast(Any, chosen.decoder or UNBIASED),
             rotate=chosen.rotate,
             coordinates=chosen.coordinates,
-            account=_enforced(plan, busiest),
+            account=account,
         ).mechanism
     samples = plan.find(Samples)
-
-    def worst(mechanism: Mechanism) -> Guarantee:
-        """Return the guarantee of the most exposed client, by the account the run will keep."""
-        account = account_of_run(plan, mechanism, sizes)
-        account.counts = counts
-        return account.worst(plan.delta)
-
-    simulated_samples = samples is not None and samples.dataset_size is None
-    account = _enforced(plan, busiest)
-    if simulated_samples or plan.participation == POISSON:
-        account = worst
     calibration = calibrate(
         CENTRAL if plan.trust is Trust.CENTRAL else chosen.name,
         ball=ball,

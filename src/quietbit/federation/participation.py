@@ -22,11 +22,16 @@ from attrs import field, frozen
 from numpy.typing import NDArray
 
 from quietbit.errors import check_int, require
-from quietbit.federation.terms import KINDS, POISSON, SAMPLED, ZIPF
 from quietbit.kernel.rng import secure_rng
 from quietbit.mechanism.batch import draw_batch
 
-__all__ = ["Schedule", "releases_per_client"]
+__all__ = ["EACH_ONCE", "KINDS", "POISSON", "SAMPLED", "ZIPF", "Schedule", "releases_per_client"]
+
+EACH_ONCE = "each-once"
+SAMPLED = "sampled"
+POISSON = "poisson"
+ZIPF = "zipf"
+KINDS = (EACH_ONCE, SAMPLED, POISSON, ZIPF)
 
 Clients = NDArray[np.int64]
 PATIENCE = 64  # draws as large as the cohort, before listing all who may come

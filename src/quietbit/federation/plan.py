@@ -13,18 +13,14 @@ import difflib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import lru_cache
-from typing import Any, cast, final
+from typing import Any, Self, cast, final
 
 import attrs
-import numpy as np
 from attrs import field, frozen
-from numpy.typing import NDArray
 
 from quietbit.errors import InvalidParameter, QuietbitError, check_current, check_known, require
-from quietbit.federation.costs import ClientCosts
 from quietbit.federation.fields import check_fields
-from quietbit.federation.mechanism import account_of_run, mechanism_of, release_cost
-from quietbit.federation.participation import Schedule
+from quietbit.federation.mechanism import mechanism_of, release_cost
 from quietbit.federation.parts.adaptive_clip import EVERY, EVERY_OF_SUMS, AdaptiveClipping
 from quietbit.federation.parts.evaluation import Evaluate, Evaluation
 from quietbit.federation.parts.replay import Replay
@@ -35,11 +31,10 @@ from quietbit.federation.parts.subspace import InSubspace
 from quietbit.federation.parts.weights import Weights
 from quietbit.federation.terms import (
     CENTRAL,
-    EACH_ONCE,
-    OF_SIMULATION,
-    POISSON,
     PREFIX,
+    Counts,
     MechanismChoice,
+    Priced,
     Section,
     Table,
     Terms,
@@ -49,7 +44,9 @@ from quietbit.federation.terms import (
 from quietbit.mechanism.abilities import SamplePriced
 from quietbit.mechanism.base import Mechanism
 from quietbit.mechanism.registry import AUTO, family
+from quietbit.privacy.account import Account
 from quietbit.privacy.cost import Cost
+from quietbit.privacy.guarantee import Guarantee
 from quietbit.target import Trust
 
 __all__ = ["KEYS", "PAIRS", "PREFIX", "SECTIONS", "Pair", "Plan", "named_mechanisms"]
@@ -109,7 +106,6 @@ def _subspace(value: Table | None) -> InSubspace | None:
     return InSubspace.optional(value)
 
 
-@final
 @frozen
 class Plan(Terms):
     """All choices of a run, fixed before data is seen; docs/reference/plan.md explains every key.
@@ -119,10 +115,9 @@ class Plan(Terms):
     budget; with one, a run stops before it exceeds the budget. ``clip="auto"`` starts at 1 and
     follows scouts.
 
-    ``mode`` is the account that is enforced and calibrated on: ``planned``, where all releases are
-    of one mechanism fixed beforehand, as in a simulation; or ``adaptive``, as nodes keep it, who do
-    not trust a server that the next mechanism will be the same. A plan that is read from an
-    engine's config is adaptive.
+    The account that is calibrated on is the one that nodes keep, who do not trust a server that the
+    next mechanism will be the same. `quietbit.federation.simulate.SimulatedPlan` has what a run
+    without nodes needs besides.
 
     >>> plan = Plan("gaussian", clip=1.0, adjacency="zero-out", epsilon=2.0, releases=7)
     >>> plan.target.delta, round(plan.mechanism_for(dimension=30).noise_multiplier, 2)
@@ -143,18 +138,29 @@ class Plan(Terms):
     def __attrs_post_init__(self) -> None:
         """Check every field, fill in what follows from others, and refuse what does not fit."""
         check_fields(self)
-        self._complete()
+        self.complete()
         _check_pairs(self)
-        if self.mode == "planned":
-            _check_simulation(self)
-        else:
-            _check_engine(self)
+        self.check_run()
         _check_strength(self)
         _check_trust(self)
         for section in self.sections:
             section.check_plan(self)
 
-    def _complete(self) -> None:
+    def check_run(self) -> None:
+        """Refuse a plan that the engine of a run could not follow."""
+        require(self.private, "mechanism", self.mechanism.name, "a private mechanism")
+        fits = self.trust in (Trust.LOCAL, Trust.SECURE_AGGREGATION)
+        require(fits, "trust", self.trust.value, "local or secure-aggregation")
+        given(self, "epsilon", ": what all releases of one client together may cost")
+        if self.mechanism.calibrated:
+            rule = ": how often a client may answer; or set the mechanism's strength"
+            given(self, "releases", rule)
+        else:
+            left_out(self, ["releases"], "where the mechanism's strength is given")
+        for section in self.sections:
+            section.check_engine(self)
+
+    def complete(self) -> None:
         """Fill in what is left out and follows from other choices."""
 
         def put(name: str, value: Any) -> None:
@@ -172,32 +178,32 @@ class Plan(Terms):
             every = EVERY if self.secure_aggregation is None else EVERY_OF_SUMS
             put("adaptive_clip", attrs.evolve(self.adaptive_clip, every=every))
         sums = self.secure_aggregation
-        if sums is not None and sums.honest_clients is None and self.summed_clients >= 2:
-            put("secure_aggregation", attrs.evolve(sums, honest_clients=self.summed_clients))
-        if (
-            self.mode == "adaptive"
-            and self.samples is not None
-            and self.samples.sampling_rate is None
-        ):
-            put("samples", attrs.evolve(self.samples, sampling_rate=1.0))
+        fewest = self.summed_clients
+        if sums is not None and sums.honest_clients is None and (fewest or 0) >= 2:
+            put("secure_aggregation", attrs.evolve(sums, honest_clients=fewest))
+        site = self.samples
+        if site is not None and site.dataset_size is not None and site.sampling_rate is None:
+            put("samples", attrs.evolve(site, sampling_rate=1.0))
 
     @classmethod
-    def read(cls, table: Mapping[str, Any], prefix: str = "", **fixed: Any) -> Plan:
+    def read(cls, table: Mapping[str, Any], prefix: str = "", **fixed: Any) -> Self:
         """Read a table of keys, nested or flat; refuse an unknown or a missing key.
 
         With a ``prefix``, keys without it are ignored. ``fixed`` gives fields that the table does
         not contain.
         """
         values: dict[str, Any] = {}
+        keys = keys_of(cls)
         for key, value in _flat(table):
             if prefix and not key.startswith(prefix[:-1]):
                 _check_table(key, prefix[:-1])
                 continue
             ours = key.removeprefix(prefix)
             section = ours.partition(".")[0]
-            check_current(ours.replace("_", "-"), RENAMED, key)
-            check_current(section, RENAMED, prefix + section)
-            known = [prefix + name for name in KEYS]
+            if ours not in keys:
+                check_current(ours.replace("_", "-"), RENAMED, key)
+                check_current(section, RENAMED, prefix + section)
+            known = [prefix + name for name in keys]
             check_known(key, known, "run-config key" if prefix else "key of the plan", prefix)
             name, _, inner = ours.replace("-", "_").partition(".")
             _put(values, name, inner, value, key)
@@ -215,7 +221,7 @@ class Plan(Terms):
     @classmethod
     def from_run_config(cls, config: Mapping[str, Any]) -> Plan:
         """Read the keys of an engine's config that start with ``quietbit.``; nodes enforce it."""
-        return cls.read(config, PREFIX, mode="adaptive")
+        return cls.read(config, PREFIX)
 
     @property
     def evaluation(self) -> Evaluation | None:
@@ -225,11 +231,9 @@ class Plan(Terms):
         return self.evaluate.request(self)
 
     @property
-    def summed_clients(self) -> int:
-        """The number of clients in a sum; in an engine, the smallest possible one."""
-        if self.secure_aggregation is None:
-            return self.updates
-        return self.secure_aggregation.clients(self)
+    def summed_clients(self) -> int | None:
+        """The fewest clients of a sum; None without sums."""
+        return None if self.secure_aggregation is None else self.secure_aggregation.threshold
 
     @property
     def sections(self) -> tuple[Section, ...]:
@@ -237,33 +241,23 @@ class Plan(Terms):
         present = (getattr(self, section.title) for section in SECTIONS)
         return tuple(section for section in present if section is not None)
 
-    def schedule(self, clients: int) -> Schedule:
-        """Return the participation of ``clients`` clients: who takes part in which round."""
-        return Schedule(self.participation, clients, self.cohort, self.seed, self.releases)
+    def mechanism_for(self, dimension: int) -> Mechanism:
+        """Return the mechanism for updates of ``dimension`` entries."""
+        return _remembered(self, dimension)
 
-    def mechanism_for(
-        self,
-        dimension: int,
-        sizes: NDArray[np.int64] | None = None,
-        releases: int | NDArray[np.int64] | None = None,
-    ) -> Mechanism:
-        """Return the mechanism for updates of ``dimension`` entries.
+    def account_of(self, sizes: Counts, releases: Counts) -> Priced | None:
+        """Return the account that nodes keep."""
+        account = Account(self.update_target, "adaptive")
+        busiest = max(1, int(releases.max()))
 
-        ``sizes`` are the samples of each client, needed where the privacy unit is a sample;
-        ``releases`` is how often each client takes part, or one number for all, the plan's by
-        default.
-        """
-        if self.mode == "adaptive":
-            return _remembered(self, dimension)
-        return mechanism_of(self, dimension, sizes, releases)
+        def enforced(mechanism: Mechanism) -> Guarantee:
+            return account.spend(self.release(mechanism.priced_as), busiest).guarantee()
+
+        return enforced
 
     def release(self, mechanism: Mechanism, samples: int | None = None) -> Cost:
         """Return the cost of one release, to a client or to one of its ``samples`` samples."""
         return release_cost(self, mechanism, samples)
-
-    def account(self, mechanism: Mechanism, sizes: NDArray[np.int64]) -> ClientCosts:
-        """Return the account of clients of these sizes; refuse a mechanism without one."""
-        return account_of_run(self, mechanism, sizes)
 
 
 @final
@@ -295,6 +289,10 @@ PAIRS = (
 )
 # Keys of earlier versions, and what became of them.
 RENAMED = {
+    "cohort": "gone: the engine's strategy chooses clients",
+    "participation": "gone: the engine's strategy chooses clients",
+    "rng": "gone: owners choose the randomness of their nodes",
+    "seed": "gone: owners choose the randomness of their nodes",
     "arrivals": "now stragglers, in which releases that come late are in no mean",
     "masks": "now secure-aggregation",
     "masks.honest": "now secure-aggregation.honest-clients",
@@ -326,31 +324,6 @@ def _check_pairs(plan: Plan) -> None:
                 raise InvalidParameter.of(name, f"left out beside {first}: {pair.sentence}")
 
 
-def _check_simulation(plan: Plan) -> None:
-    """Refuse what only an engine reads."""
-    names = ["local_arrays"]
-    for section in plan.sections:
-        names += section.engine_keys()
-    left_out(plan, names, "of a simulation, which has no nodes")
-
-
-def _check_engine(plan: Plan) -> None:
-    """Refuse what only a simulation reads; an engine's run needs a budget."""
-    rule = "of an engine's run: its strategy chooses clients, and nodes their randomness"
-    left_out(plan, OF_SIMULATION[:-1], rule)
-    require(plan.private, "mechanism", plan.mechanism.name, "a private mechanism")
-    fits = plan.participation == EACH_ONCE
-    require(fits, "participation", plan.participation, "left out: the strategy chooses clients")
-    fits = plan.trust in (Trust.LOCAL, Trust.SECURE_AGGREGATION)
-    require(fits, "trust", plan.trust.value, "local or secure-aggregation")
-    given(plan, "epsilon", ": what all releases of one client together may cost")
-    if plan.mechanism.calibrated:
-        rule = ": how often a client may answer; or set the mechanism's strength"
-        given(plan, "releases", rule)
-    else:
-        left_out(plan, ["releases"], "where the mechanism's strength is given")
-
-
 def _check_strength(plan: Plan) -> None:
     """Require a strength, or a budget to derive it from."""
     chosen = plan.mechanism
@@ -363,14 +336,7 @@ def _check_strength(plan: Plan) -> None:
 
 
 def _check_trust(plan: Plan) -> None:
-    """Refuse a mechanism or a participation without an account under the trust model."""
-    secret = plan.participation == POISSON
-    rule = f"secure where participation is {plan.participation}"
-    reason = "who takes part must stay secret, and a seed gives it away"
-    require(not secret or plan.rng == "secure", "rng", plan.rng, rule, reason)
-    if plan.participation == POISSON and not plan.central:
-        reason = "poisson participation hides nothing from a server that sees who answers"
-        raise InvalidParameter.of("trust", "central", plan.trust.value, reason)
+    """Refuse a mechanism without an account under the trust model."""
     rule = "local, central or secure-aggregation"
     require(plan.trust is not Trust.SHUFFLED, "trust", plan.trust.value, rule)
     if plan.trust is Trust.LOCAL:
@@ -426,13 +392,11 @@ def _put(values: dict[str, Any], name: str, inner: str, value: Any, key: str) ->
     values[name] = {**(known if isinstance(known, dict) else {}), inner: value}
 
 
-def _keys() -> dict[str, str]:
+def keys_of(kind: type[Plan]) -> dict[str, str]:
     """Return every key of a plan, and the field or ``section.field`` that it sets."""
     sections = {section.title: section for section in SECTIONS}
     keys = {}
-    for known in attrs.fields(Plan):
-        if known.name == "mode":
-            continue
+    for known in attrs.fields(kind):
         keys[known.name.replace("_", "-")] = known.name
         if known.name in sections:
             for inner in attrs.fields(sections[known.name]):
@@ -441,7 +405,7 @@ def _keys() -> dict[str, str]:
     return keys
 
 
-KEYS = _keys()
+KEYS = keys_of(Plan)
 _OF_MECHANISM = {known.name: f"mechanism.{known.name}" for known in attrs.fields(MechanismChoice)}
 
 

@@ -13,17 +13,20 @@ from functools import cached_property
 from typing import Any, ClassVar, TypeAlias, TypeVar, cast, final
 
 import attrs
+import numpy as np
 from attrs import converters, field, frozen
+from numpy.typing import NDArray
 
 from quietbit.errors import InvalidParameter, check_known, check_real, require
-from quietbit.federation.fields import Flag, Real, Whole, Word, check_fields, choice
+from quietbit.federation.fields import Flag, Real, Word, check_fields, choice
+from quietbit.federation.messages import Node
 from quietbit.federation.part import Part
 from quietbit.federation.record import RoundReport
 from quietbit.mechanism.ball import Norm
 from quietbit.mechanism.base import Mechanism
 from quietbit.mechanism.family import OWN, SHARED
 from quietbit.mechanism.registry import AUTO, families, family
-from quietbit.privacy.account import Mode
+from quietbit.privacy.guarantee import Guarantee
 from quietbit.target import Adjacency, Target, Trust, Unit, check_delta, check_releases
 
 __all__ = ["MechanismChoice", "RunForecast", "Say", "Section", "Terms", "given", "left_out"]
@@ -31,13 +34,6 @@ __all__ = ["MechanismChoice", "RunForecast", "Say", "Section", "Terms", "given",
 Say: TypeAlias = Callable[[int, str], None]  # takes a level of logging and a sentence
 Kind = TypeVar("Kind", bound="Section")
 PREFIX = "quietbit."  # prefix of the keys in an engine's config
-OF_SIMULATION = ("cohort", "rng", "seed", "mode")  # fields that an engine does not read
-# Who takes part in which round (`quietbit.federation.participation`).
-EACH_ONCE = "each-once"
-SAMPLED = "sampled"
-POISSON = "poisson"
-ZIPF = "zipf"
-KINDS = (EACH_ONCE, SAMPLED, POISSON, ZIPF)
 PUBLIC = "none"  # in place of a mechanism: clipped updates without noise or privacy
 CENTRAL = "gaussian"  # its noise is added once, to the sum, by a trusted server
 STRENGTHS = ("design_epsilon", "noise_multiplier")
@@ -50,6 +46,8 @@ PAPER = {
     "decoder": "alphabet",
     "rotate": False,
 }
+Counts: TypeAlias = NDArray[np.int64]
+Priced: TypeAlias = Callable[[Mechanism], Guarantee]
 Value: TypeAlias = bool | float | int | str
 Table: TypeAlias = Any  # what a section is read from: one, a mapping, or a bare value
 
@@ -73,8 +71,8 @@ class Section:
     """A table of choices; ``title`` is its key in a plan, ``main`` the field of a bare value.
 
     ``needs`` is the keyword of an adapter that is for this section alone. ``columns`` are its
-    numbers in the report of a round that an engine's own result shows, too. ``of_engine`` are
-    fields that a simulation does not read, ``*`` for all. ``unit`` is whose data it protects.
+    numbers in the report of a round that an engine's own result shows, too. ``unit`` is whose data
+    it protects.
     ``shares_rows``: all clients of a round keep the same rows.
     """
 
@@ -82,7 +80,6 @@ class Section:
     main: ClassVar[str] = ""
     needs: ClassVar[str] = ""
     columns: ClassVar[tuple[str, ...]] = ()
-    of_engine: ClassVar[tuple[str, ...]] = ()
     unit: ClassVar[Unit] = Unit.CLIENT
     shares_rows: ClassVar[bool] = False
 
@@ -97,11 +94,8 @@ class Section:
     def check_plan(self, terms: Terms) -> None:
         """Refuse a plan that the section does not fit into."""
 
-    def engine_keys(self) -> list[str]:
-        """Return the keys of a plan that an engine reads, and a simulation does not."""
-        if "*" in self.of_engine:
-            return [self.title]
-        return [f"{self.title}.{name}" for name in self.of_engine]
+    def check_engine(self, terms: Terms) -> None:
+        """Refuse a plan that says less than the engine of a run must know."""
 
     def part(self, terms: Terms, say: Say, resource: Any = None) -> Part | None:
         """Return the section's part in a run on a server; None where it has none.
@@ -113,10 +107,6 @@ class Section:
     def spends(self, terms: Terms) -> float | None:
         """Return the epsilon that is set aside from that of updates; None without any."""
         return None
-
-    def updates(self, cohort: int) -> int:
-        """Return how many of a simulated cohort send an update."""
-        return cohort
 
     @property
     def honest_clients(self) -> int | None:
@@ -300,12 +290,7 @@ class Terms:
     delta: float = field(default=1e-5, converter=check_delta)
     trust: Trust = field(default=Trust.LOCAL, converter=Trust)
     releases: int | None = field(default=None, converter=converters.optional(check_releases))
-    participation: str = choice(Word(*KINDS), EACH_ONCE)
-    cohort: int = choice(Whole(1), 1)
-    rng: str = choice(Word("secure", "seeded"), "secure")
-    seed: int = choice(Whole(0), 0)
     local_arrays: str = field(default="", converter=_names)
-    mode: Mode = cast(Mode, choice(Word("planned", "adaptive"), "planned"))  # noqa: RUF009
 
     @property
     def sections(self) -> tuple[Section, ...]:
@@ -388,19 +373,27 @@ class Terms:
         return few and any(section.shares_rows for section in self.sections)
 
     @property
-    def updates(self) -> int:
-        """The number of updates per round of a simulation: the cohort without its scouts."""
-        count = self.cohort
-        for section in self.sections:
-            count = section.updates(count)
-        return count
+    def summed_clients(self) -> int | None:
+        """The fewest clients of a sum; None without sums."""
+        return None
+
+    def scouts_among(self, nodes: list[Node], number: int) -> list[Node] | None:
+        """Return the scouts of a round; None where a public draw decides for every node."""
+        return None
+
+    def account_of(self, sizes: Counts, releases: Counts) -> Priced | None:
+        """Return the account that a mechanism is calibrated on; None for the mechanism's own.
+
+        Clients with so many samples each make these ``releases``.
+        """
+        return None
 
     def to_run_config(self) -> dict[str, Value]:
         """Return the flat config from which an engine reads this plan, without defaults."""
         config: dict[str, Value] = {}
         for known in attrs.fields(type(self)):
             value = getattr(self, known.name)
-            if value is None or known.name in OF_SIMULATION:
+            if value is None:
                 continue
             key = PREFIX + known.name.replace("_", "-")
             if not isinstance(value, Section):

@@ -10,7 +10,7 @@ import mpmath
 import numpy as np
 import pytest
 
-from plans import flat_plan
+from plans import engine_plan
 from quietbit import Adjacency, Ball, Norm, Target, Trust, Unit, calibrate
 from quietbit.errors import InvalidParameter
 from quietbit.privacy import account as module
@@ -355,7 +355,7 @@ def test_calibration_for_a_node_costs_two_per_cent_of_the_error_at_most(
         <= spent
         <= fixed.guarantee.epsilon_upper * (1.008 if delta else 1)
     )
-    plan = flat_plan(
+    plan = engine_plan(
         word,
         clip=1.0,
         norm=norm,
@@ -363,7 +363,6 @@ def test_calibration_for_a_node_costs_two_per_cent_of_the_error_at_most(
         delta=delta,
         adjacency=adjacency,
         releases=releases,
-        mode="adaptive",
     )
     chosen = plan.mechanism_for(256)
     enforced = Account(target, "adaptive")

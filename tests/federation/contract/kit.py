@@ -21,7 +21,7 @@ import pytest
 
 from quietbit import Plan
 from quietbit.federation.messages import ANSWERED, DECLINED
-from quietbit.federation.simulate import Score, Training, simulate
+from quietbit.federation.simulate import Score, SimulatedPlan, Training, simulate
 from quietbit.kernel.client_rng import seeded_client_rng
 from quietbit.mechanism.registry import build
 from quietbit.node.ledger import FileLedger, LedgerState, StateLedger
@@ -391,8 +391,10 @@ class LocalFederation(Federation):
         self.run: Any = None
 
     @property
-    def plan(self) -> Plan:
-        return Plan.read(self.config, "quietbit.", cohort=self.nodes, rng="seeded", seed=SEED)
+    def plan(self) -> SimulatedPlan:
+        return SimulatedPlan.read(
+            self.config, "quietbit.", cohort=self.nodes, rng="seeded", seed=SEED
+        )
 
     def play(self, *, lost=(), twice=(), change=None, alter=None):
         if lost or twice or change or alter:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from plans import flat_plan
+from plans import engine_plan
 from quietbit.federation.record import RoundReport
 from quietbit.federation.server import Run
 
@@ -25,9 +25,7 @@ def entry(number: int, answered: int, crashed: int, scouted: int = 0) -> RoundRe
     ],
 )
 def test_two_rounds_of_crashes_end_a_run(rounds: list[tuple[int, int]], ends: bool) -> None:
-    plan = flat_plan(
-        "gaussian", clip=1.0, adjacency="zero-out", epsilon=4.0, releases=5, mode="adaptive"
-    )
+    plan = engine_plan("gaussian", clip=1.0, adjacency="zero-out", epsilon=4.0, releases=5)
     run = Run(plan, 7, lambda level, line: None)
     run.rounds += [
         entry(number, answered, crashed) for number, (answered, crashed) in enumerate(rounds, 1)

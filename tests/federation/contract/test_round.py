@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from plans import flat_plan
+from plans import engine_plan
 from quietbit import Plan
 from quietbit.federation.client import OpenRequest, Subject, gate_for, refusal
 from quietbit.federation.layout import named_arrays
@@ -29,9 +29,9 @@ DIMENSION = 24
 NODES = (11, 12, 13, 14, 15)
 WEIGHTS = np.linspace(-1, 1, DIMENSION).astype(np.float32)
 GIVEN: dict[str, Any] = {"adjacency": "zero-out", "epsilon": 40.0, "releases": 8}
-ADAPTIVE: dict[str, Any] = {**GIVEN, "clip": 1.0, "mode": "adaptive"}
-PLAIN = flat_plan("imvu", **ADAPTIVE)
-SUMS = flat_plan(
+ADAPTIVE: dict[str, Any] = {**GIVEN, "clip": 1.0}
+PLAIN = engine_plan("imvu", **ADAPTIVE)
+SUMS = engine_plan(
     "imvu", **ADAPTIVE, secure_aggregation={"threshold": 3, "adversary": "honest-but-curious"}
 )
 
@@ -236,7 +236,7 @@ def test_a_sum_goes_on_without_those_who_fall_silent() -> None:
 def test_scouts_answer_beside_a_round_in_the_same_trip(masked: bool) -> None:
     """They are asked in one trip, in a round of their own, whose answers are in no mean."""
     sums = {"threshold": 3, "adversary": "honest-but-curious"} if masked else None
-    plan = flat_plan("imvu", **{**ADAPTIVE, "every": 3}, secure_aggregation=sums)
+    plan = engine_plan("imvu", **{**ADAPTIVE, "every": 3}, secure_aggregation=sums)
     room = Room(plan)
     seen = 0
     for number in range(1, 9):
@@ -260,7 +260,7 @@ def test_scouts_answer_beside_a_round_in_the_same_trip(masked: bool) -> None:
 @pytest.mark.parametrize("masked", [False, True])
 def test_an_evaluation_is_a_round_that_takes_no_step(masked: bool) -> None:
     sums = {"threshold": 3, "adversary": "honest-but-curious"} if masked else None
-    plan = flat_plan("imvu", **ADAPTIVE, secure_aggregation=sums, evaluate={"epsilon": 1.0})
+    plan = engine_plan("imvu", **ADAPTIVE, secure_aggregation=sums, evaluate={"epsilon": 1.0})
     room = Room(plan)
     answers = room.run.open_answers(1)
     answers.start([Asked(node, carries_model=False) for node in NODES])

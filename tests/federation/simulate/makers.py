@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 import quietbit
-from quietbit import Plan
+from quietbit.federation.simulate.plan import SimulatedPlan
 from quietbit.federation.simulate.problem import LocalPlan, Training
 from quietbit.mechanism.ball import Norm
 from quietbit.target import Unit
@@ -69,7 +69,7 @@ def setting(**given: Any) -> Setting:
     return Setting.from_json({"adjacency": "zero-out", **given})
 
 
-def chosen(**given: Any) -> tuple[Plan, Training]:
+def chosen(**given: Any) -> tuple[SimulatedPlan, Training]:
     """The two parts of a setting."""
     found = setting(**given)
     return found.plan, found.training

@@ -157,7 +157,7 @@ def test_a_run_that_keeps_some_coordinates(trust):
     """
     given = {
         "trust": trust,
-        "coordinates": 16,
+        "keep": 16,
         "clip": 10.0,
         "momentum": 0.0,
         "lr": 1.0,

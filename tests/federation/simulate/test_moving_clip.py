@@ -13,8 +13,7 @@ import pytest
 
 from federation.simulate.makers import small_problem
 from plans import flat_plan
-from quietbit import Plan
-from quietbit.federation.simulate import Score, Training, simulate
+from quietbit.federation.simulate import Score, SimulatedPlan, Training, simulate
 from quietbit.mechanism.abilities import is_unmasked
 from quietbit.wire.payload import Header
 from quietbit.wire.uplink import Uplink
@@ -44,7 +43,7 @@ class Long:
         return Score(0.5, 1.0)
 
 
-def plan(**given: Any) -> Plan:
+def plan(**given: Any) -> SimulatedPlan:
     usual: Any = {
         "mechanism": "gaussian",
         "clip": 1.0,

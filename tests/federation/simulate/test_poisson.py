@@ -8,9 +8,8 @@ import pytest
 from federation.simulate.makers import chosen, small_problem
 from plans import flat_plan
 from quietbit import Adjacency, Ball, Gaussian
-from quietbit.federation.participation import Schedule, releases_per_client
+from quietbit.federation.participation import POISSON, Schedule, releases_per_client
 from quietbit.federation.simulate.loop import simulate
-from quietbit.federation.terms import POISSON
 from refusals import refuses
 
 CLIENTS, COHORT, ROUNDS, DIMENSION = 1000, 50, 40, 20

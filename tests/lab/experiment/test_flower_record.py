@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from plans import flat_plan
+from plans import engine_plan
 from quietbit.errors import QuietbitError
 from quietbit.federation.record import NodeReport, RoundReport
 from quietbit.federation.report import Report
@@ -17,9 +17,7 @@ from quietbit.target import Adjacency, Trust, Unit
 from quietbit_lab.report.page import render_page
 from quietbit_lab.report.runs import read_placed_runs
 
-SETTINGS = flat_plan(
-    "imvu", clip=0.5, epsilon=20.0, adjacency="zero-out", releases=2, mode="adaptive"
-)
+SETTINGS = engine_plan("imvu", clip=0.5, epsilon=20.0, adjacency="zero-out", releases=2)
 DIMENSION = 650
 
 
@@ -85,9 +83,7 @@ def test_a_saved_flower_run_becomes_a_page(tmp_path):
 
 
 def test_two_flower_runs_are_compared_where_epsilon_means_the_same(tmp_path):
-    other = flat_plan(
-        "gaussian", clip=0.5, epsilon=20.0, adjacency="zero-out", releases=2, mode="adaptive"
-    )
+    other = engine_plan("gaussian", clip=0.5, epsilon=20.0, adjacency="zero-out", releases=2)
     runs = read_placed_runs(
         [saved(tmp_path), saved(tmp_path, "other.json", other, accuracies=(0.1, 0.6, 0.8))]
     )

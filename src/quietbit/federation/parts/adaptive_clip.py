@@ -23,7 +23,7 @@ from quietbit.federation.part import Aside, Closed, Part, Scope
 from quietbit.federation.record import RoundReport
 from quietbit.federation.terms import RunForecast, Say, Section, Terms
 from quietbit.mechanism.abilities import ClipMoves, Scouted, is_turn_of
-from quietbit.mechanism.adaptive_clip import AdaptiveClip, scout_rank
+from quietbit.mechanism.adaptive_clip import AdaptiveClip
 from quietbit.mechanism.base import Mechanism
 from quietbit.mechanism.forecast import forecast
 from quietbit.node.request import run_name
@@ -55,17 +55,10 @@ class AdaptiveClipping(Section):
         require(self.quantile < 1, "adaptive_clip.quantile", self.quantile, rule)
 
     def check_plan(self, plan: Terms) -> None:
-        """Refuse a strength by hand, and a simulated cohort in which nobody scouts."""
-        if plan.mode == "planned" and self.every is not None:
-            rule = f"at most {plan.cohort}, the cohort, so that somebody scouts"
-            require(self.every <= plan.cohort, "adaptive_clip.every", self.every, rule)
+        """Refuse a strength by hand: an answer costs what the budget leaves."""
         rule = "left out where the mechanism's strength is given"
         reason = "an answer costs what the budget leaves"
         require(plan.mechanism.calibrated, "adaptive_clip", self.table(), rule, reason)
-
-    def updates(self, cohort: int) -> int:
-        """Return how many of a cohort do not scout."""
-        return cohort if self.every is None else cohort - cohort // self.every
 
     def part(self, plan: Terms, say: Say, resource: Any = None) -> Scouting:
         """Return the part that asks scouts."""
@@ -132,19 +125,10 @@ class Scouting(Part):
         return Aside(self.section, Scouted.of(scope.mechanism).scout(), scouts)
 
     def _chosen(self, scope: Scope, nodes: list[Node]) -> list[Node]:
-        """Return the scouts: by a public draw of every node, which it checks itself.
-
-        A simulation has a fixed number of scouts, those of lowest rank, so that a sum is of as many
-        clients as its cost is computed for.
-        """
-        plan = self._plan
-        if plan.mode == "planned":
-            name = f"simulation/{plan.seed}".encode()
-
-            def rank(node: Node) -> int:
-                return scout_rank(name, scope.number - 1, int(node))
-
-            return sorted(nodes, key=rank)[: plan.cohort - plan.updates]
+        """Return the scouts: by a public draw of every node, which it checks itself."""
+        scouts = self._plan.scouts_among(nodes, scope.number)
+        if scouts is not None:
+            return scouts
         name = run_name(scope.run)
         scouts = []
         for node in nodes:

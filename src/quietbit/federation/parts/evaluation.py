@@ -79,7 +79,6 @@ class Evaluate(Section):
     """
 
     title: ClassVar[str] = "evaluate"
-    of_engine: ClassVar[tuple[str, ...]] = ("*",)
 
     epsilon: float = needed(Real())
     metric: str = "accuracy"

@@ -36,13 +36,6 @@ class Samples(Section):
 
     title: ClassVar[str] = "samples"
     unit: ClassVar[Unit] = Unit.SAMPLE
-    of_engine: ClassVar[tuple[str, ...]] = (
-        "dataset_size",
-        "sampling_rate",
-        "steps",
-        "learning_rate",
-        "bits",
-    )
 
     dataset_size: int | None = choice(Whole(1, MOST_SAMPLES))
     sampling_rate: float | None = choice(Real(at_most=1.0))
@@ -60,10 +53,8 @@ class Samples(Section):
         rule = "given where sites take local steps: the learning rate of each"
         require(self.learning_rate is not None, "samples.learning_rate", self.learning_rate, rule)
 
-    def check_plan(self, plan: Terms) -> None:
-        """Require about how many samples a site of an engine has, and the norm of its account."""
-        if plan.mode == "planned":
-            return
+    def check_engine(self, plan: Terms) -> None:
+        """Require about how many samples a site has, and the norm of its account."""
         given(
             plan, "samples.dataset_size", " where samples are protected: about how many a site has"
         )

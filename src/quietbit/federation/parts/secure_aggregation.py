@@ -55,11 +55,6 @@ class SecureAggregation(Section):
     title: ClassVar[str] = "secure_aggregation"
     needs: ClassVar[str] = "members"
     shares_rows: ClassVar[bool] = True
-    of_engine: ClassVar[tuple[str, ...]] = (
-        "threshold",
-        "adversary",
-        "timeout",
-    )
 
     threshold: int | None = choice(_clients)
     adversary: str | None = choice(Word(*(model.value for model in ServerModel)))
@@ -79,18 +74,7 @@ class SecureAggregation(Section):
 
     def check_plan(self, plan: Terms) -> None:
         """Refuse sums of too few or too many clients, and mechanisms without an account of sums."""
-        if plan.mode == "planned":
-            rule = f"from 2 to {MOST_CLIENTS} for sums"
-            require(2 <= plan.cohort <= MOST_CLIENTS, "cohort", plan.cohort, rule)
-        else:
-            given(
-                plan,
-                "secure_aggregation.threshold",
-                " for sums: the fewest clients that a sum is made of",
-            )
-            rule = " for sums: active (the server may lie) or honest-but-curious"
-            given(plan, "secure_aggregation.adversary", rule)
-        most = self.clients(plan)
+        most = plan.summed_clients or MOST_CLIENTS
         fits = self.honest_clients is not None and self.honest_clients <= most
         require(
             fits,
@@ -107,9 +91,12 @@ class SecureAggregation(Section):
             rule = f"{OF_SUMS} to meet a budget by sums"
             require(chosen.name in (OF_SUMS, AUTO), "mechanism", chosen.name, rule)
 
-    def clients(self, terms: Terms) -> int:
-        """Return the number of clients in a sum; in an engine, the smallest possible one."""
-        return terms.updates if self.threshold is None else self.threshold
+    def check_engine(self, plan: Terms) -> None:
+        """Require the fewest clients of a sum, and what the server may do."""
+        rule = " for sums: the fewest clients that a sum is made of"
+        given(plan, "secure_aggregation.threshold", rule)
+        rule = " for sums: active (the server may lie) or honest-but-curious"
+        given(plan, "secure_aggregation.adversary", rule)
 
     def step(self, step: str, clients: int, number: int, table: bytes = b"") -> SumPart:
         """Return what client ``number`` is asked in one step of a sum."""

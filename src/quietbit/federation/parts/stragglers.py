@@ -25,7 +25,6 @@ class Stragglers(Section):
     """``[stragglers]``: a round ends with ``enough`` replies, or after ``timeout`` seconds."""
 
     title: ClassVar[str] = "stragglers"
-    of_engine: ClassVar[tuple[str, ...]] = ("*",)
 
     enough: int = needed(Whole(1))
     timeout: float = choice(Real(), TIMEOUT)

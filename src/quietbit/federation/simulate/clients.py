@@ -33,7 +33,7 @@ from quietbit.federation.collectors import Collector, Plain, Query
 from quietbit.federation.compare import FLOAT_BYTES, bytes_sent
 from quietbit.federation.messages import FIELD, RECORD, Node, Release, Reply
 from quietbit.federation.part import Scope
-from quietbit.federation.plan import Plan
+from quietbit.federation.simulate.plan import SimulatedPlan
 from quietbit.federation.simulate.problem import (
     LocalPlan,
     Problem,
@@ -124,7 +124,7 @@ class ClientSide:
         self,
         problem: Problem,
         steps: LocalPlan,
-        plan: Plan,
+        plan: SimulatedPlan,
         mechanism: Mechanism | None,
         threads: int = 1,
     ) -> None:

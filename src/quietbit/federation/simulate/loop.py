@@ -34,7 +34,6 @@ from quietbit.federation.part import Model, Part, Scope, lifted
 from quietbit.federation.participation import releases_per_client
 from quietbit.federation.parts.adaptive_clip import Scouting
 from quietbit.federation.parts.subspace import Basis
-from quietbit.federation.plan import Plan
 from quietbit.federation.record import Counts
 from quietbit.federation.round import Round, side_scope
 from quietbit.federation.simulate.clients import Clients, ClientSide
@@ -47,6 +46,7 @@ from quietbit.federation.simulate.outcome import (
     Point,
     Run,
 )
+from quietbit.federation.simulate.plan import SimulatedPlan
 from quietbit.federation.simulate.problem import PartsProblem, Problem, Rows, Training
 from quietbit.mechanism.base import Mechanism
 from quietbit.target import Unit
@@ -74,7 +74,7 @@ Progress: TypeAlias = Callable[[int, "Point | None"], None]
 
 def simulate(
     problem: Problem,
-    plan: Plan,
+    plan: SimulatedPlan,
     training: Training,
     *,
     threads: int = 1,
@@ -285,7 +285,7 @@ def _size(arrays: Any) -> int:
     return sum(int(array.nbytes) for array in arrays)
 
 
-def _section_parts(plan: Plan, basis: Basis | None) -> list[Part]:
+def _section_parts(plan: SimulatedPlan, basis: Basis | None) -> list[Part]:
     """Return the parts of a plan's sections; masks are left out, because they cancel exactly."""
     fits = basis is None or plan.subspace is not None
     require(fits, "basis", type(basis).__name__, "left out without a subspace in the plan")
@@ -299,7 +299,7 @@ def _section_parts(plan: Plan, basis: Basis | None) -> list[Part]:
     return parts
 
 
-def _mechanism(problem: Problem, plan: Plan, training: Training) -> Mechanism | None:
+def _mechanism(problem: Problem, plan: SimulatedPlan, training: Training) -> Mechanism | None:
     """Return the mechanism of a run; None without privacy.
 
     It is calibrated to the plan's own number of releases, or else to what the schedule asks of
@@ -313,7 +313,7 @@ def _mechanism(problem: Problem, plan: Plan, training: Training) -> Mechanism | 
     return plan.mechanism_for(problem.dimension, problem.sizes, releases)
 
 
-def _exceeds_budget(plan: Plan, account: ClientCosts, charged: Clients) -> bool:
+def _exceeds_budget(plan: SimulatedPlan, account: ClientCosts, charged: Clients) -> bool:
     """Return whether one more release of each of these clients would cost more than planned."""
     if plan.epsilon is None:
         return False

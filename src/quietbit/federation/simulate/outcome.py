@@ -7,7 +7,7 @@ from typing import Any, final
 
 from quietbit.federation.compare import FLOAT_BYTES
 from quietbit.federation.costs import ClientCosts
-from quietbit.federation.plan import Plan
+from quietbit.federation.simulate.plan import SimulatedPlan
 from quietbit.federation.simulate.problem import Rows, Score, Training
 from quietbit.mechanism.base import Mechanism
 from quietbit.mechanism.forecast import Forecast, forecast
@@ -40,7 +40,7 @@ class Point:
 class Run:
     """What came of a simulation; ``reason`` is a sentence where it did not end as planned."""
 
-    plan: Plan
+    plan: SimulatedPlan
     training: Training
     mechanism: Mechanism | None
     account: ClientCosts | None

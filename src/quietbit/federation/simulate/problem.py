@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from quietbit._typing import FloatVector
 from quietbit.errors import InvalidParameter, check_int, check_real, require
 from quietbit.federation.part import Part
-from quietbit.federation.plan import Plan
+from quietbit.federation.simulate.plan import SimulatedPlan
 from quietbit.mechanism.ball import Norm
 from quietbit.target import Unit
 
@@ -111,7 +111,7 @@ class Training:
         put(self, "local_steps", check_int(self.local_steps, "local steps", 1))
         check_real(self.local_rate, "local rate")
 
-    def local(self, plan: Plan) -> LocalPlan:
+    def local(self, plan: SimulatedPlan) -> LocalPlan:
         """Return what clients do with their data before anything is randomised."""
         # A clip that moves is the mechanism's own to apply, which must see how long the update was.
         clip = plan.clip if plan.adaptive_clip is None else MAX_CLIP

@@ -125,7 +125,7 @@ def _problem(clients: int) -> MakeProblem:
 
 
 def _jobs(first: int) -> list[Job]:
-    from quietbit.federation.plan import Plan
+    from quietbit.federation.simulate.plan import SimulatedPlan
     from quietbit.federation.simulate.problem import Training
     from quietbit.target import Adjacency, Trust
     from quietbit_lab.experiment.grid import Job
@@ -137,7 +137,7 @@ def _jobs(first: int) -> list[Job]:
     for line in LINES:
         for target in EPSILONS if line.mechanism != PUBLIC else (None,):
             for seed in range(line.seeds or SEEDS):
-                plan = Plan(
+                plan = SimulatedPlan(
                     line.mechanism,
                     clip=CLIP,
                     adjacency=Adjacency.ZERO_OUT,

@@ -121,7 +121,7 @@ def _record(saved: Mapping[str, Any]) -> dict[str, Any]:
         "dimension": int(saved["dimension"]),
         "points": points,
         "guarantee": saved["guarantee"],
-        "mode": settings.mode,
+        "mode": "adaptive",
         "server": None
         if settings.secure_aggregation is None
         else settings.secure_aggregation.adversary,

@@ -27,6 +27,7 @@ import attrs
 from quietbit.errors import InvalidParameter, QuietbitError, check_known, require
 from quietbit.federation.plan import Plan
 from quietbit.federation.simulate.loop import Point, Run
+from quietbit.federation.simulate.plan import SimulatedPlan
 from quietbit.federation.simulate.problem import Training
 from quietbit.mechanism.registry import describe
 from quietbit.privacy.guarantee import Guarantee
@@ -132,7 +133,7 @@ PACKAGES = ("quietbit", "numpy", "scipy", "torch", "kymatio", "scikit-learn", "c
 class Setting:
     """Everything that is chosen before a run: its plan and its training."""
 
-    plan: Plan
+    plan: SimulatedPlan
     training: Training
 
     def __post_init__(self) -> None:
@@ -205,7 +206,7 @@ def plan_table(plan: Plan) -> dict[str, Any]:
         value: Any = plan
         for part in key.split("."):
             if value is not None:
-                value = getattr(value, part)
+                value = getattr(value, part, default)  # an engine's plan has no cohort
         if name in SWITCHES:
             if value is None:
                 value = default
@@ -215,7 +216,7 @@ def plan_table(plan: Plan) -> dict[str, Any]:
     return values
 
 
-def _plan(values: Mapping[str, Any]) -> Plan:
+def _plan(values: Mapping[str, Any]) -> SimulatedPlan:
     """Return the plan of a flat table."""
     table: dict[str, Any] = {}
     for name, (key, default) in KEYS.items():
@@ -227,7 +228,7 @@ def _plan(values: Mapping[str, Any]) -> Plan:
                 table[key] = True
         elif value is not None:
             table[key.replace("_", "-")] = value
-    return Plan.read(table)
+    return SimulatedPlan.read(table)
 
 
 def modern(record: Mapping[str, Any]) -> dict[str, Any]:
