@@ -98,7 +98,7 @@ def test_under_secure_aggregation_a_release_is_a_sum():
 
 
 @pytest.mark.parametrize(
-    ("kind", "mention"), [("gaussian", "mechanism"), ("imvu-3", "evenly spaced")]
+    ("kind", "mention"), [("gaussian", "mechanism"), ("imvu-3", "1 for sums")]
 )
 def test_sums_without_an_account_are_refused(kind, mention):
     with pytest.raises(quietbit.InvalidParameter, match=mention):
