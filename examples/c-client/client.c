@@ -43,10 +43,18 @@ static void *read_open(int file, const char *path, size_t *size) {
 }
 
 static void *read_file(const char *path, size_t *size) {
-    int file = open(path, O_RDONLY);
+    int file = open(path, O_RDONLY | O_NONBLOCK); /* a FIFO is refused, and not waited for */
     char *content = read_open(file, path, size);
     close(file);
     return content;
+}
+
+/* A ledger that others may change, or under another name, is worth nothing. */
+static void check_owner(int file) {
+    struct stat about;
+    if (fstat(file, &about) != 0 || about.st_nlink != 1 || about.st_uid != geteuid() || (about.st_mode & 022) != 0) {
+        stop(FILE_TROUBLE, "the ledger must be this user's, with one name, and nobody else may write it");
+    }
 }
 
 /* Write to the end of a file that is flushed to the disk before anything else happens. */
@@ -96,6 +104,7 @@ int main(int count, char **words) {
     int file = open(words[2], O_RDWR | O_APPEND | O_NOFOLLOW | O_NONBLOCK);
     struct flock lock = {.l_type = F_WRLCK, .l_whence = SEEK_SET};
     if (file < 0 || fcntl(file, F_SETLKW, &lock) != 0) stop(FILE_TROUBLE, "the ledger is missing");
+    check_owner(file);
     char *ledger = read_open(file, words[2], &ledger_size);
     uint64_t spent;
     if (qb_ledger_spent(&table, ledger, ledger_size, &spent) != QB_OK) stop(QB_LEDGER_DAMAGED, "the ledger is damaged");

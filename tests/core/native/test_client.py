@@ -349,18 +349,34 @@ def test_processes_share_one_budget(tmp_path: Path, program: Path) -> None:
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="needs named pipes")
-def test_a_ledger_is_a_regular_file(tmp_path: Path, program: Path) -> None:
+def test_a_ledger_is_a_regular_file_of_its_owner(tmp_path: Path, program: Path) -> None:
     mechanism = KNOWN["a seed"]
     (tmp_path / "table").write_bytes(table_of(mechanism))
     (tmp_path / "text").write_text(canonical_text(mechanism))
     np.zeros(650, np.float32).tofile(tmp_path / "update")
-    os.mkfifo(tmp_path / "ledger")
-    words = [str(program), "table", "ledger", "text", "update", "payload"]
-    assert subprocess.run(words, cwd=tmp_path, capture_output=True, timeout=10).returncode == 20
-    (tmp_path / "ledger").unlink()
-    subprocess.run([str(program), "table", "elsewhere"], cwd=tmp_path, check=True)
-    (tmp_path / "ledger").symlink_to("elsewhere")
-    assert subprocess.run(words, cwd=tmp_path, capture_output=True, timeout=10).returncode == 20
+    ledger = tmp_path / "ledger"
+
+    def send(*words: str) -> int:
+        command = [str(program), *(words or ("table", "ledger", "text", "update", "payload"))]
+        return subprocess.run(command, cwd=tmp_path, capture_output=True, timeout=10).returncode
+
+    os.mkfifo(ledger)
+    assert send() == 20
+    assert send("ledger", "ledger") == 20  # nor is any other file waited for
+    assert send("table", "ledger", "ledger", "update", "payload") == 20
+    ledger.unlink()
+    assert send("table", "elsewhere") == 0
+    ledger.symlink_to("elsewhere")
+    assert send() == 20
+    ledger.unlink()
+    ledger.hardlink_to(tmp_path / "elsewhere")
+    assert send() == 20
+    (tmp_path / "elsewhere").unlink()
+    for mode in (0o666, 0o620, 0o602):
+        ledger.chmod(mode)
+        assert send() == 20
+    ledger.chmod(0o600)
+    assert send() == OK
 
 
 def test_flags_of_the_tests_are_those_of_the_build() -> None:
