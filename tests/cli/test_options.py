@@ -1,16 +1,9 @@
-from pathlib import Path
-
 import pytest
 
 import quietbit
 from cli.kit import ONE_BIT, assert_refused, shell
-from quietbit.cli.options import check_folder, check_outputs, find_design, help_text, number_or_word
+from quietbit.cli.options import check_outputs, find_design, help_text
 from quietbit.errors import InvalidDesignFile, QuietbitError
-
-
-def test_words_become_the_library_s():
-    assert number_or_word("exact") == "exact"
-    assert number_or_word("1e2") == 100.0
 
 
 @pytest.mark.parametrize("option", ["adjacency", "norm", "trust"])
@@ -46,8 +39,7 @@ def test_a_file_comes_before_a_name(tmp_path, monkeypatch):
 
 def test_a_check_leaves_nothing_behind(tmp_path):
     check_outputs(tmp_path / "a.json", None, figures=(tmp_path / "a.PNG", None))
-    check_folder(tmp_path / "new" / "deep")
-    assert [path.name for path in tmp_path.iterdir()] == ["new"]
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_an_existing_file_is_kept_until_it_is_replaced(tmp_path):
@@ -62,12 +54,6 @@ def test_what_cannot_be_written_is_refused(tmp_path, path):
         check_outputs(tmp_path / path)
     with pytest.raises(QuietbitError, match="different"):
         check_outputs(tmp_path / "x", tmp_path / "." / "x")
-
-
-def test_a_folder_in_a_file_is_refused(tmp_path):
-    (tmp_path / "file").write_text("x")
-    with pytest.raises(QuietbitError, match="Cannot write"):
-        check_folder(Path(tmp_path / "file"))
 
 
 def test_help_is_folded_where_the_terminal_ends_and_says_every_word(capsys, monkeypatch):

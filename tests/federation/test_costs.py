@@ -97,9 +97,7 @@ def test_under_secure_aggregation_a_release_is_a_sum():
     assert fewer.worst(1e-5).epsilon_upper > account.cost(0).guarantee(1e-5).epsilon_upper
 
 
-@pytest.mark.parametrize(
-    ("kind", "mention"), [("gaussian", "mechanism"), ("imvu-3", "1 for sums")]
-)
+@pytest.mark.parametrize(("kind", "mention"), [("gaussian", "mechanism"), ("imvu-3", "1 for sums")])
 def test_sums_without_an_account_are_refused(kind, mention):
     with pytest.raises(quietbit.InvalidParameter, match=mention):
         account_of(mechanisms(39)[kind], np.ones(8), trust=Trust.SECURE_AGGREGATION, honest=5)

@@ -21,14 +21,11 @@ from quietbit.errors import (
 
 __all__ = [
     "FORMATS",
-    "OF_IMVU",
-    "check_folder",
     "check_outputs",
     "chosen",
     "find_design",
-    "find_imvu",
-    "number_or_word",
     "option",
+    "refusing",
     "takes",
     "usual",
 ]
@@ -118,27 +115,9 @@ def takes(*options: inspect.Parameter) -> Callable[[Callable[..., Any]], Callabl
 
 
 # Options of an interpolated mechanism and its guarantee.
-OF_IMVU = (
-    usual("adjacency", ...),
-    usual("norm", "l2"),
-    usual("beta", 1.0),
-    usual("clamp", False),
-    usual("radius", 1.0),
-    usual("delta", 1e-5),
-)
-
-
 def chosen(given: Mapping[str, Any], names: str) -> dict[str, Any]:
     """Return the options of these names, which are separated by blanks."""
     return {name: given[name] for name in names.split()}
-
-
-def number_or_word(text: str) -> float | str:
-    """Return the text as a number where it is one; the library checks other words."""
-    try:
-        return float(text)
-    except ValueError:
-        return text
 
 
 def find_design(text: str) -> quietbit.Design:
@@ -161,12 +140,6 @@ def find_design(text: str) -> quietbit.Design:
     return quietbit.Design.load(path)
 
 
-def find_imvu(text: str, given: Mapping[str, Any]) -> quietbit.InterpolatedMVU:
-    """Return I-MVU with the design of this file or name, and the options' ball and beta."""
-    ball = quietbit.Ball(given["norm"], given["radius"], given["dimension"])
-    return quietbit.InterpolatedMVU(find_design(text), ball, given["beta"], given["clamp"])
-
-
 def check_outputs(*paths: Path | None, figures: tuple[Path | None, ...] = ()) -> None:
     """Refuse a path that cannot be written, is named twice, or is a figure of unknown format."""
     given = [path for path in (*paths, *figures) if path is not None]
@@ -181,19 +154,13 @@ def check_outputs(*paths: Path | None, figures: tuple[Path | None, ...] = ()) ->
     for path in given:
         if path.is_dir():
             raise QuietbitError(f"Cannot write {path}: it is a folder. Name a file in it.")
-        with _refusing(path), tempfile.TemporaryFile(dir=path.parent):
+        with refusing(path), tempfile.TemporaryFile(dir=path.parent):
             pass
 
 
-def check_folder(folder: Path) -> None:
-    """Make a folder for results; refuse one that cannot be written in."""
-    with _refusing(folder):
-        folder.mkdir(parents=True, exist_ok=True)
-        tempfile.TemporaryFile(dir=folder).close()
-
-
 @contextmanager
-def _refusing(path: Path) -> Iterator[None]:
+def refusing(path: Path) -> Iterator[None]:
+    """Refuse a path that the system does not let us write."""
     try:
         yield
     except OSError as error:

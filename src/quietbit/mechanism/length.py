@@ -23,7 +23,6 @@ __all__ = [
     "honest_length",
     "normal_length_upper",
     "refuse_longer",
-    "squares_upper",
 ]
 
 DOUBT = 40 * math.log(2)  # T: an honest payload is refused with probability at most 2^-40
@@ -44,16 +43,6 @@ def normal_length_upper(
     spread = 2 * deviation * math.sqrt((noise + 2 * signal) * doubt)
     tail = 2 * deviation**2 * doubt
     return math.sqrt(noise + signal + spread + tail) * ROUNDING
-
-
-def squares_upper(
-    count: int, mean: float, second: float, largest: float, doubt: float = DOUBT
-) -> float:
-    """Return what a sum of ``count`` independent squares exceeds with probability at most e^-doubt.
-
-    ``mean`` and ``second`` are the first two moments of a square, ``largest`` is its largest value.
-    """
-    return (count * mean + math.sqrt(2 * count * second * doubt) + largest * doubt / 3) * ROUNDING
 
 
 def refuse_longer(length: float, honest: float) -> None:

@@ -58,7 +58,7 @@ from quietbit.mechanism.family import (
     SearchedFamily,
     check_multiplier,
 )
-from quietbit.mechanism.length import DOUBT, squares_upper
+from quietbit.mechanism.length import DOUBT, ROUNDING
 from quietbit.mechanism.rotation import check_seed
 from quietbit.mechanism.rounding import ROUNDING_SHIFT, independent_rounding, uniform_doubles
 from quietbit.privacy.cost import Cost, sample_share
@@ -223,7 +223,7 @@ class Skellam(Mechanism, LengthBounded, RoughMoments):
         largest = bisect(
             lambda room: stays_within(room, variance, each), 2.0**40, 0.0, relative=1e-9
         )
-        noise = squares_upper(size, variance, variance + 3 * variance**2, largest**2, doubt)
+        noise = _squares_upper(size, variance, variance + 3 * variance**2, largest**2, doubt)
         return self.ball.radius + (math.sqrt(size) + math.sqrt(noise)) / self.scale
 
     @property
@@ -503,3 +503,13 @@ FAMILY = SearchedFamily(
     remedy="use 16 bits, fewer coordinates, fewer releases, or vmvu, which rounds no integers",
     baseline=True,
 )
+
+
+def _squares_upper(
+    count: int, mean: float, second: float, largest: float, doubt: float = DOUBT
+) -> float:
+    """Return what a sum of ``count`` independent squares exceeds with probability at most e^-doubt.
+
+    ``mean`` and ``second`` are the first two moments of a square, ``largest`` is its largest value.
+    """
+    return (count * mean + math.sqrt(2 * count * second * doubt) + largest * doubt / 3) * ROUNDING

@@ -8,7 +8,8 @@ import typer
 
 import quietbit
 from quietbit.cli.console import JsonOption, Row, progress_bar, record, rounded_up
-from quietbit.cli.options import OF_IMVU, chosen, find_imvu, option, takes, usual
+from quietbit.cli.options import chosen, option, takes, usual
+from quietbit_lab.cli.options import OF_IMVU, find_imvu
 
 __all__ = ["audit"]
 

@@ -7,7 +7,8 @@ from typing import Any
 
 import quietbit
 from quietbit.cli.console import JsonOption, column_table, show_json, shown
-from quietbit.cli.options import check_folder, number_or_word, option, takes
+from quietbit.cli.options import option, takes
+from quietbit_lab.cli.options import check_folder, number_or_word
 
 __all__ = ["catalogue"]
 

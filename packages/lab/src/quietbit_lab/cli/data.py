@@ -8,8 +8,8 @@ from typing import Annotated
 import typer
 
 from quietbit.cli.console import JsonOption, Row, progress_bar, record
-from quietbit.cli.options import check_folder
 from quietbit.errors import require
+from quietbit_lab.cli.options import check_folder
 
 __all__ = ["data"]
 

@@ -17,9 +17,9 @@ from quietbit.cli.console import (
     rounded_up,
     show_json,
 )
-from quietbit.cli.options import check_folder
 from quietbit.errors import require_module
 from quietbit_lab.cli.demo_training import DELTA, LINES, TARGET, curves, headline, train_all
+from quietbit_lab.cli.options import check_folder
 
 if TYPE_CHECKING:
     from quietbit import Design

@@ -9,11 +9,12 @@ from typing import Any
 
 import quietbit
 from quietbit.cli.console import JsonOption, Row, progress_bar, record, rounded, rounded_up
-from quietbit.cli.options import check_outputs, chosen, number_or_word, option, takes, usual
+from quietbit.cli.options import check_outputs, chosen, option, takes, usual
 from quietbit.cli.rows import gaussian_row, profile_rows
 from quietbit.errors import InvalidParameter, require
 from quietbit.target import Target
 from quietbit_lab.cli.certify import certificate_rows
+from quietbit_lab.cli.options import number_or_word
 
 __all__ = ["design"]
 

@@ -8,10 +8,11 @@ import typer
 
 import quietbit
 from quietbit.cli.console import JsonOption, Row, record, rounded, rounded_up
-from quietbit.cli.options import OF_IMVU, find_imvu, option, takes, usual
+from quietbit.cli.options import option, takes, usual
 from quietbit.cli.rows import guarantee_rows
 from quietbit.errors import check_int, require
 from quietbit.target import Adjacency
+from quietbit_lab.cli.options import OF_IMVU, find_imvu
 
 __all__ = ["privacy"]
 

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from quietbit.cli.console import JsonOption, Row, progress_bar, record, rounded_up, show_json
-from quietbit.cli.options import check_outputs, number_or_word, option, takes, usual
+from quietbit.cli.options import check_outputs, option, takes, usual
 from quietbit.errors import InvalidParameter, QuietbitError
+from quietbit_lab.cli.options import number_or_word
 
 if TYPE_CHECKING:
     from quietbit.federation.simulate.loop import Point, Run
