@@ -302,6 +302,19 @@ def test_what_a_hostile_server_sends_is_declined_and_costs_nothing(name):
     assert federation.last.answered == 3
 
 
+def test_a_full_model_of_another_digest_is_declined_and_costs_nothing():
+    federation = Federation()
+
+    def change(message):
+        message.content = RecordDict(dict(message.content))
+        put(message, digest=bytes(32))
+
+    replies, _ = federation.play(change=change)
+    assert all(reply.has_error() for reply in replies)
+    assert not federation.seen
+    assert [ledger(place).releases for place in federation.contexts.values()] == [0, 0, 0]
+
+
 def test_an_app_cannot_change_the_model_that_its_node_keeps():
     federation = Federation()
 
