@@ -71,8 +71,18 @@ def commands(block: str) -> list[list[str]]:
     return [shlex.split(line, comments=True)[1:] for line in lines if line.startswith("quietbit ")]
 
 
-@pytest.mark.parametrize("page", PAGES, ids=name)
+def is_of_the_laboratory(page: Path) -> bool:
+    return name(page).startswith("packages/lab")
+
+
+@pytest.mark.parametrize(
+    "page", [page for page in PAGES if not is_of_the_laboratory(page)], ids=name
+)
 def test_examples_run(page, tmp_path, monkeypatch):
+    run_examples(page, tmp_path, monkeypatch)
+
+
+def run_examples(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """In the order of the page, in one folder that has the checkout's examples and experiments, and
     one namespace.
 
