@@ -5,6 +5,6 @@ import pytest
 from test_docs import PAGES, is_of_the_laboratory, name, run_examples
 
 
-@pytest.mark.parametrize("page", filter(is_of_the_laboratory, PAGES), ids=name)
+@pytest.mark.parametrize("page", [*filter(is_of_the_laboratory, PAGES)], ids=name)
 def test_examples_run(page, tmp_path, monkeypatch):
     run_examples(page, tmp_path, monkeypatch)
