@@ -13,7 +13,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 ENGINES = ("flower", "nvflare", "node")  # folders of the library that the laboratory has no use for
 NEEDED = ("src/quietbit", "packages/lab", "tests/core", "tests/lab", "experiments")
-SETTINGS = ("pyproject.toml", "constraints.txt", "tests/conftest.py")
+SETTINGS = ("pyproject.toml", "constraints.txt", "tests/conftest.py", "tests/test_docs.py")
 
 
 def sources() -> Iterator[Path]:

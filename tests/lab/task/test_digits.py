@@ -21,8 +21,8 @@ def test_digits_are_learnt_privately():
     assert problem.sizes.size == 1437
     setup = chosen(
         mechanism="imvu",
-        lr=0.3,
-        rounds=30,
+        lr=0.5,
+        rounds=8,
         cohort=700,
         clip=2.0,
         design_epsilon=2.0,

@@ -109,7 +109,18 @@ def test_without_noise_rounds_are_the_simulators():
         assert found.points[-1].score.loss == pytest.approx(alone.points[-1].score.loss, rel=1e-5)
 
 
-@pytest.mark.parametrize("name", list(MECHANISMS))
+@pytest.mark.parametrize(
+    "name",
+    [
+        "gaussian",
+        "one bit",
+        *(
+            pytest.param(name, marks=pytest.mark.long)
+            for name in MECHANISMS
+            if name not in ("gaussian", "one bit")
+        ),
+    ],
+)
 def test_one_round_has_the_moments_of_real_releases(name):
     """Moments along four directions: eight statistics, false alarms of 1e-9 each."""
     made, setting = problem(), chosen(**MECHANISMS[name])
