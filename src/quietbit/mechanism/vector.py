@@ -225,7 +225,7 @@ class VectorMVU(Rowed, Designed, RoughMoments):
         """
         off = math.log(4.04 * self.profile.largest * self.law_error)
         divergence = Formula(_searched, pair, slack, off, pure)
-        return Cost.renyi(divergence, "a seed of the vector mechanism", pure)
+        return Cost.renyi(divergence, pure)
 
     @property
     def law_error(self) -> float:

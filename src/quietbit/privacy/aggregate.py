@@ -253,8 +253,7 @@ def aggregate_cost(
     low = math.floor(low * GRAIN) / GRAIN
     high = math.ceil(high * GRAIN) / GRAIN
     kappa = _constant(design, low, high, clients, adjacency)
-    label = f"sum of {clients} codes, {adjacency.value}"
-    cost = Cost.per_square(kappa, distance, label)
+    cost = Cost.per_square(kappa, distance)
     if alone is None:
         return cost
     return cost.tightened(alone)

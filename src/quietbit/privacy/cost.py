@@ -99,24 +99,23 @@ class Cost:
         return cls.proved(Pure(value))
 
     @classmethod
-    def renyi(cls, bound: Divergence, label: str, pure: float = math.inf) -> Cost:
+    def renyi(cls, bound: Divergence, pure: float = math.inf) -> Cost:
         """Return a cost from a certified function of the order.
 
         Args:
             bound: D_alpha at every order alpha > 1, from above.
-            label: what the release is, for people.
             pure: its max-divergence, where it is known.
         """
         require(pure >= 0, "pure", pure, "a number of at least 0")
-        cost = cls.proved(Renyi(bound, label))
+        cost = cls.proved(Renyi(bound))
         if pure < math.inf:
             cost = cost.tightened(cls.proved(Pure(pure)))
         return cost
 
     @classmethod
-    def per_square(cls, kappa: Divergence, distance: float, label: str) -> Cost:
+    def per_square(cls, kappa: Divergence, distance: float) -> Cost:
         """Return D_alpha <= kappa(alpha) distance^2, as in Theorem 2 for more than two levels."""
-        return cls.renyi(Formula(_squared, kappa, distance), label)
+        return cls.renyi(Formula(_squared, kappa, distance))
 
     @classmethod
     def linear(cls, slope: float) -> Cost:
@@ -358,7 +357,7 @@ class Cost:
             bounds: list[Bound] = []
             for bound in release.bounds:
                 if isinstance(bound, Renyi):
-                    bound = Renyi(remember(place, bound.bound), bound.label)
+                    bound = Renyi(remember(place, bound.bound))
                     place += 1
                 bounds.append(bound)
             parts.append((evolve(release, bounds=tuple(bounds)), times))

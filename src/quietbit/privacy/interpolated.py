@@ -86,7 +86,7 @@ def interpolated_l2_cost(
         fisher = fisher_supremum_upper(design)
         return Cost.linear(round_up(fisher * distance * distance / 2, 1e-15))
     constant = _renyi_constant(design, float(low), float(high), adjacency)
-    return Cost.per_square(constant, distance, f"interpolated, {adjacency.value}")
+    return Cost.per_square(constant, distance)
 
 
 _renyi_constant = lru_cache(maxsize=128)(RenyiConstant)

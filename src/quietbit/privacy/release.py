@@ -167,10 +167,9 @@ class LossPair(Bound):
 @final
 @frozen
 class Renyi(Bound):
-    """A certified function of the order; the label says what the release is, for people."""
+    """A certified function of the order."""
 
     bound: Divergence = field(repr=False)
-    label: str
 
     def divergence(self, alpha: float) -> float:
         """Return the function at an order."""
@@ -239,8 +238,7 @@ class Release:
             larger = (mine[0].larger(others[0]), mine[1].larger(others[1]))
             bounds.append(LossPair(larger, pure))
         if slope == math.inf or self.of(Renyi) or other.of(Renyi):
-            formula = Formula(_larger, self, other)
-            bounds.append(Renyi(formula, "one of two kinds"))
+            bounds.append(Renyi(Formula(_larger, self, other)))
         return Release(tuple(bounds), self._either_sampler(other))
 
     def _either_sampler(self, other: Release) -> SamplerError:

@@ -63,8 +63,7 @@ def poisson_cost(near: Cost, far: Cost, rate: float) -> Cost:
     bounds: list[Bound] = []
     if pair <= MOST_MU:
         bounds.append(LossPair(Formula(poisson_gaussian, pair, q, far.adjacency)))
-    divergence = Formula(_batch_divergence, line, pair, q, replaced)
-    bounds.append(Renyi(divergence, f"Poisson batch of rate {q:g}"))
+    bounds.append(Renyi(Formula(_batch_divergence, line, pair, q, replaced)))
     bare = Cost.proved(*bounds)
     return bare.with_slack(max(near.slack, far.slack)).like(far)
 

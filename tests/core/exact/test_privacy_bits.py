@@ -317,7 +317,7 @@ def test_beside_a_curve_that_knows_only_renyi_the_account_is_renyi():
     together = curve * 3 + other
     assert together.epsilon(1e-6) == pytest.approx(Cost.linear(0.05).epsilon(1e-6), rel=1e-12)
     assert together.epsilon(1e-6) > gaussian_epsilon_upper(0.053, 1e-6)
-    mixed = curve + Cost.renyi(lambda alpha: 0.02 * alpha, "other")
+    mixed = curve + Cost.renyi(lambda alpha: 0.02 * alpha)
     assert mixed.rdp(3.0) == pytest.approx(0.09)
 
 

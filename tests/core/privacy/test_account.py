@@ -36,7 +36,7 @@ def planned(delta=1e-5):
 
 GAUSSIAN, OTHER = worded(Cost.gaussian(0.02)), worded(Cost.gaussian(0.05))
 PAIR = worded(Cost.from_masses([0.6, 0.4], [0.4, 0.6]))
-RENYI = worded(Cost.renyi(lambda alpha: 0.02 * alpha + 0.01, "made up"))
+RENYI = worded(Cost.renyi(lambda alpha: 0.02 * alpha + 0.01))
 
 
 def test_nothing_costs_nothing():
@@ -138,9 +138,7 @@ def test_a_number_is_on_the_side_of_its_target():
 
     Then they are not heard.
     """
-    flat = worded(
-        Cost.renyi(lambda alpha: 2.3 if alpha < 30 else math.inf, "flat, and nothing known above")
-    )
+    flat = worded(Cost.renyi(lambda alpha: 2.3 if alpha < 30 else math.inf))
     first = worded(Cost.linear(0.01))
     account = adaptive(3.0).spend(first).spend(flat)
     assert (
@@ -245,7 +243,7 @@ KINDS = {
 }
 COSTS = {name: worded(Cost.from_masses(*laws)) for name, laws in KINDS.items()}
 DIVERGENCES = {
-    name: worded(Cost.renyi(cost.rdp, name)) for name, cost in COSTS.items()
+    name: worded(Cost.renyi(cost.rdp)) for name, cost in COSTS.items()
 }  # all that is known
 
 

@@ -15,8 +15,8 @@ CURVES = [
     Cost.linear(0.02),
     Cost.gaussian(0.3),
     Cost.gaussian(0.32, 0.3),
-    Cost.renyi(lambda alpha: 0.01 * alpha + 0.002, "made up"),
-    Cost.renyi(lambda alpha: min(0.1, 0.01 * alpha), "bounded", pure=0.1),
+    Cost.renyi(lambda alpha: 0.01 * alpha + 0.002),
+    Cost.renyi(lambda alpha: min(0.1, 0.01 * alpha), pure=0.1),
     (Cost.pure(0.1) + Cost.gaussian(0.05)),
     Cost.linear(0.02).with_slack(1e-6),
     (Cost.pure(0.2) + Cost.linear(0.1)).with_slack(1e-6),
@@ -97,7 +97,7 @@ def test_slack_is_added_on_both_accounts():
             inner.rdp(alpha) + (2 * alpha - 1) / (alpha - 1) * slack
         )
     assert Cost.pure(0.3).with_slack(slack).epsilon(0.0) == pytest.approx(0.3 + 2 * slack)
-    by_rdp = Cost.renyi(curve.rdp, "the same, by its divergences").epsilon(1e-5)
+    by_rdp = Cost.renyi(curve.rdp).epsilon(1e-5)
     assert curve.epsilon(1e-5) == pytest.approx(by_rdp, rel=1e-6)
     assert curve.epsilon(1e-5) > inner.epsilon(1e-5)
 

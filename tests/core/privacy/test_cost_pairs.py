@@ -85,9 +85,7 @@ def test_with_gaussians_and_pure_releases_the_pairs_compose():
     assert large >= gaussian_epsilon_upper(50.0, 1e-5) * (1 - 1e-9)
 
 
-@pytest.mark.parametrize(
-    "other", [Cost.linear(0.02), Cost.renyi(lambda alpha: 0.01 * alpha, "made up")]
-)
+@pytest.mark.parametrize("other", [Cost.linear(0.02), Cost.renyi(lambda alpha: 0.01 * alpha)])
 def test_with_a_curve_that_knows_only_renyi_the_account_is_renyi(other):
     mixed = ((CURVE * 20) + other) + Cost.gaussian(0.05)
     assert mixed.losses() is None

@@ -138,7 +138,7 @@ def test_moments_are_convex_in_the_order_up_to_the_accuracy():
 
 def test_equal_constants_make_equal_costs():
     made = [RenyiConstant(rough(3, 2, 5.0, 4), 0.0, 1.0, Adjacency.ZERO_OUT) for _ in range(2)]
-    first, again = (Cost.per_square(constant, 0.5, "three levels") for constant in made)
+    first, again = (Cost.per_square(constant, 0.5) for constant in made)
     assert first == again
     assert len((first + again).parts) == 1
     assert made[0] != RenyiConstant(rough(3, 2, 5.0, 4), 0.0, 1.0, Adjacency.REPLACE_ONE)

@@ -46,7 +46,7 @@ def test_dominates_the_exact_divergence_of_sums_of_bits(cohort: int, population:
         ]
         return max(divergence(p, q, alpha) for p, q in pairs)
 
-    curve = amplified(Cost.renyi(exact, "exact", math.log(7 / 3)), cohort, population)
+    curve = amplified(Cost.renyi(exact, math.log(7 / 3)), cohort, population)
     rng = np.random.default_rng(2)
     for _ in range(20):
         rest = list(rng.choice(levels, population - 1))
@@ -122,8 +122,8 @@ def test_zero_out_dominates_all_cohorts_of_vectors(cohort: int, population: int)
         a: (exact(a, near_pairs), exact(a, far_pairs)) for a in {*orders, *map(float, range(2, 9))}
     }
     pure = 2 * math.log(2)  # both coordinates' largest ratio, 0.5/0.25
-    near = Cost.renyi(lambda alpha: known[alpha][0], "near", pure)
-    far = Cost.renyi(lambda alpha: known[alpha][1], "far", 2 * math.log(3))
+    near = Cost.renyi(lambda alpha: known[alpha][0], pure)
+    far = Cost.renyi(lambda alpha: known[alpha][1], 2 * math.log(3))
     curve = secret_cohort_cost(
         near, cohort, population, Adjacency.ZERO_OUT, server_learns_cohort=False, replace_one=far
     )
@@ -162,8 +162,8 @@ def test_zero_out_at_delta_zero_dominates_a_client_replaced_by_its_opposite(
     def largest(one: np.ndarray, other: np.ndarray) -> float:
         return float(np.abs(np.log(one / other)).max())
 
-    near = Cost.renyi(lambda alpha: largest(low, zero), "near", largest(low, zero))
-    far = Cost.renyi(lambda alpha: largest(low, high), "far", largest(low, high))
+    near = Cost.renyi(lambda alpha: largest(low, zero), largest(low, zero))
+    far = Cost.renyi(lambda alpha: largest(low, high), largest(low, high))
     curve = secret_cohort_cost(
         near, 1, population, Adjacency.ZERO_OUT, server_learns_cohort=False, replace_one=far
     )

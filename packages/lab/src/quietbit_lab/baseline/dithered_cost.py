@@ -36,9 +36,7 @@ def dithered_l2_cost(design: Design, radius: float, adjacency: Adjacency) -> Cos
     """Return the Rényi curve of grid vectors within L2 ``radius`` of (1/2, ..., 1/2)."""
     adjacency = Adjacency(adjacency)
     distance = adjacency.radii * check_real(radius, "radius")
-    return Cost.per_square(
-        Formula(_constant, design, adjacency), distance, f"dithered, {adjacency.value}"
-    )
+    return Cost.per_square(Formula(_constant, design, adjacency), distance)
 
 
 def dithered_l1_cost(design: Design, radius: float, adjacency: Adjacency) -> Cost:

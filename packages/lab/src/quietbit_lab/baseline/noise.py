@@ -97,9 +97,7 @@ class Laplace(Noise):
     def cost_apart(self, distance: float) -> Cost:
         """Return a pure account, with Laplace's own divergences at finite orders."""
         epsilon = round_up(distance / self.scale_multiplier, 1e-14)
-        return Cost.renyi(
-            Formula(_laplace_divergence, epsilon), f"Laplace, epsilon {epsilon:g}", epsilon
-        )
+        return Cost.renyi(Formula(_laplace_divergence, epsilon), epsilon)
 
     @property
     def honest_length(self) -> float:

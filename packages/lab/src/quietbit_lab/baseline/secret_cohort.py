@@ -64,7 +64,6 @@ def secret_cohort_cost(
     pure = _pure(curve.pure_epsilon(), far.pure_epsilon(), rate)
     return Cost.renyi(
         Formula(_cohort_divergence, curve, far, rate),
-        f"secret cohort of {chosen} among {total}",
         pure,
     )
 

@@ -55,7 +55,7 @@ def skellam_cost(l1_sensitivity: float, l2_sensitivity: float, variance: float) 
     l2 = check_real(l2_sensitivity, "l2_sensitivity")
     require(l2 <= l1 * (1 + 1e-9), "l2_sensitivity", l2, f"at most the L1 sensitivity {l1:g}")
     bound = Formula(skellam_rdp_upper, l1, l2, check_real(variance, "variance"))
-    return Cost.renyi(bound, f"Skellam, variance {variance:g}")
+    return Cost.renyi(bound)
 
 
 def skellam_rdp_upper(
@@ -91,7 +91,7 @@ def rounded_skellam_cost(distance: float, variance: float) -> Cost:
         check_real(distance, "distance"),
         check_real(variance, "variance"),
     )
-    return Cost.renyi(bound, f"rounded Skellam, variance {variance:g}")
+    return Cost.renyi(bound)
 
 
 def rounded_skellam_rdp_upper(alpha: float, distance: float, variance: float) -> float:
