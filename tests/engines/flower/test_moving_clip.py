@@ -1,14 +1,11 @@
-"""A clip that moves through Flower by scouts: who scouts sends no update, and both ends price and
-count alike.
-"""
+"""A clip that moves through Flower by scouts: what is refused of them, and which numbers Flower keeps."""
 
 import numpy as np
 import pytest
 
 pytest.importorskip("flwr", reason="needs the flower extra")
 
-from engines.flower.kit import CONFIG, DIMENSION, RUN, Federation, model
-from quietbit.node.request import run_name
+from engines.flower.kit import CONFIG, Federation, model
 
 SCOUTED = {**CONFIG, "quietbit.adaptive-clip.every": 2, "quietbit.releases": 6}
 pytestmark = pytest.mark.filterwarnings("ignore::quietbit.flower.SeededRngWarning")
@@ -23,11 +20,6 @@ def eager(monkeypatch):
 
 def clips(strategy):
     return [entry.clip for entry in strategy.report().rounds]
-
-
-def scouts(strategy, number, nodes):
-    mechanism = strategy.settings.mechanism_for(DIMENSION)
-    return {node for node in nodes if not mechanism.is_turn_of(run_name(RUN), number, node)}
 
 
 def test_a_release_for_another_round_or_kind_is_refused(eager):
@@ -54,3 +46,12 @@ def test_a_fixed_clip_says_nothing_about_itself():
     assert clips(federation.strategy) == [None]
     assert "quietbit-clip" not in metrics
     assert np.isfinite(metrics["quietbit-epsilon"])
+
+
+def test_a_clip_that_moves_is_among_the_numbers_of_a_round():
+    federation = Federation(config=SCOUTED)
+    _, metrics = federation.strategy.aggregate_train(1, federation.ask(1, model()))
+    last = federation.strategy.report().rounds[-1]
+    assert metrics["quietbit-clip"] == last.clip == 1.0
+    assert metrics["quietbit-scouted"] == last.scouted
+    assert last.scouted + last.answered == 4
