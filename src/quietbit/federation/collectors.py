@@ -51,13 +51,21 @@ class Collector(ABC):
         """How many nodes the result was to be of; None where that is who was asked."""
         return None
 
-    @abstractmethod
+    _nodes: tuple[Node, ...] | None = None
+
     def start(self, nodes: Sequence[Node]) -> None:
         """Begin with the nodes of a round."""
+        self._nodes = tuple(nodes)
 
-    @abstractmethod
     def next(self) -> Query | None:
-        """Return what to ask now; None at the end. Raise where there will be no result."""
+        """Return what to ask now: all nodes, once; None at the end.
+
+        Raises:
+            QuietbitError: there will be no result.
+        """
+        nodes = self._nodes
+        self._nodes = None
+        return None if nodes is None else Query(nodes)
 
     def side_request(self, requests: int) -> Mapping[str, Any]:
         """Return the records of requests beside those for releases, of so many altogether."""
@@ -107,22 +115,11 @@ class Plain(Collector):
     """The mean of releases that the server sees one by one."""
 
     channel: Uplink
-    _nodes: tuple[Node, ...] | None = field(default=None, init=False)
     _aggregator: Aggregator = field(init=False)
 
     @_aggregator.default
     def _empty(self) -> Aggregator:
         return self.channel.aggregator()
-
-    def start(self, nodes: Sequence[Node]) -> None:
-        """Ask all of them, once."""
-        self._nodes = tuple(nodes)
-
-    def next(self) -> Query | None:
-        """Return the one query of a plain round."""
-        nodes = self._nodes
-        self._nodes = None
-        return None if nodes is None else Query(nodes)
 
     def decode(self, payload: Any) -> FloatVector:
         """Return the estimate that a payload is by itself."""

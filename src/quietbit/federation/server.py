@@ -13,12 +13,13 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, replace
 from functools import partial
-from logging import ERROR, INFO, WARNING
+from logging import ERROR, WARNING
 from typing import Any, TypeVar, final
 
 from quietbit.errors import QuietbitError, require
 from quietbit.federation.collectors import Collector, Plain, Singles
 from quietbit.federation.messages import Asked, BatchFault, Node, Reply, pieces_of
+from quietbit.federation.outlook import outlook
 from quietbit.federation.part import Aside, Model, Part, Scope, Step, lifted
 from quietbit.federation.parts.evaluation import Evaluating, EvaluationReport
 from quietbit.federation.parts.secure_aggregation import MaskedSums
@@ -27,9 +28,8 @@ from quietbit.federation.record import Counts, NodeReport, Note, Outcome, RoundR
 from quietbit.federation.report import Report
 from quietbit.federation.request import request_record
 from quietbit.federation.round import PASSED_NO_GATE, Round, note_names, side_scope
-from quietbit.federation.terms import RunForecast, Say
+from quietbit.federation.terms import Say
 from quietbit.mechanism.base import Mechanism
-from quietbit.mechanism.forecast import Verdict, forecast
 from quietbit.mechanism.registry import identity_of
 from quietbit.node.request import run_name
 from quietbit.privacy.account import Account
@@ -39,7 +39,6 @@ from quietbit.wire.uplink import Uplink
 
 __all__ = ["Run"]
 
-FAR_BELOW = 0.5  # of the releases: noise for more than twice as many as there will be
 SomePart = TypeVar("SomePart", bound=Part)
 
 
@@ -273,32 +272,8 @@ class Run:
         """Say what to expect of a run that asks ``asked`` of ``nodes`` nodes in each round."""
         if self._mechanism is None or asked < 1 or rounds < 1:
             return
-        releases = self.plan.releases
-        clients = max(nodes, asked)
-        turns = rounds * asked / clients  # how often a node is asked, on average
-        lasting = rounds
-        if releases is not None:
-            lasting = releases * clients // asked
-        useful = max(1, min(rounds, lasting))
-        expected = forecast(
-            self._mechanism, cohort=asked, rounds=useful, clients=clients, trust=self.plan.trust
-        )
-        level = INFO if expected.verdict is Verdict.USEFUL else WARNING
-        self.say(level, expected.sentence())
-        if releases is not None:
-            asks = "1 round asks" if rounds == 1 else f"{rounds} rounds ask"
-            subject = f"quietbit.releases is {releases}, and {asks} a node {_often(turns)}"
-            if turns > releases:
-                remedy = f"Set quietbit.releases to {math.ceil(turns)}, or run {lasting} rounds."
-                self.say(WARNING, f"{subject}: nodes decline after {_often(releases)}. {remedy}")
-            elif turns <= FAR_BELOW * releases:
-                remedy = f"with quietbit.releases = {math.ceil(turns)}"
-                self.say(WARNING, f"{subject}: {remedy} the same epsilon would need less noise.")
-        run = RunForecast(self._mechanism, asked, useful, expected.noise)
-        for section in self.plan.sections:
-            warning = section.forecast(run)
-            if warning is not None:
-                self.say(WARNING, warning)
+        for level, line in outlook(self.plan, self._mechanism, asked, nodes, rounds):
+            self.say(level, line)
 
     def ends(self) -> str | None:
         """Return why the run must end after the last round that was closed; else None."""
@@ -433,11 +408,3 @@ def _most(counts: Mapping[Node, Counts]) -> int:
 
 def _of_apps(count: int, fault: BatchFault) -> str:
     return f"{count} {'app' if count == 1 else 'apps'} {fault.sentence}."
-
-
-def _often(turns: float) -> str:
-    if turns == 1:
-        return "once"
-    if turns == int(turns):
-        return f"{turns:g} times"
-    return f"about {turns:.1f} times"

@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 
 from quietbit._typing import FloatVector
 from quietbit.errors import check_int, require
-from quietbit.federation.collectors import Collector, Plain, Query
+from quietbit.federation.collectors import Collector, Plain
 from quietbit.federation.compare import FLOAT_BYTES, bytes_sent
 from quietbit.federation.messages import FIELD, RECORD, Node, Release, Reply
 from quietbit.federation.part import Scope
@@ -76,23 +76,12 @@ class PlainRows(Collector):
     grid: float
     noise: Callable[[FloatVector], FloatVector] | None = None
     count: int | None = None
-    _nodes: tuple[Node, ...] | None = field(default=None, init=False)
     _total: FloatVector = field(init=False)
     _added: int = field(default=0, init=False)
 
     @_total.default
     def _nothing(self) -> FloatVector:
         return np.zeros(self.dimension)
-
-    def start(self, nodes: Sequence[Node]) -> None:
-        """Ask all of them, once."""
-        self._nodes = tuple(nodes)
-
-    def next(self) -> Query | None:
-        """Return the one query of the round."""
-        nodes = self._nodes
-        self._nodes = None
-        return None if nodes is None else Query(nodes)
 
     def read(self, scope: Scope, reply: Reply) -> Any:
         """Return the row of a reply, which has no frame, on the grid."""
