@@ -21,8 +21,7 @@ __all__ = ["compare"]
 COLUMNS = {
     "mechanism": "mechanism",
     "coordinates": "keeps",
-    "payload_bytes": "bytes up",
-    "downlink_bytes": "bytes down",
+    "payload_bytes": "bytes",
     "noise": "noise",
     "run_noise": "over the run",
     "verdict": "verdict",
@@ -30,8 +29,7 @@ COLUMNS = {
 LEGEND = (
     "noise: in the mean of a round, as a multiple of the clip; over the run it is divided by the "
     "square root of the rounds: useful up to 0.1, hopeless above 3. keeps: rotated coordinates "
-    "that are sent, if not all. bytes: what one client sends and receives per round (with "
-    "downlink = replay where few coordinates are kept, else the model)."
+    "that are sent, if not all. bytes: what one client sends per round."
 )
 SITES = (
     "Few sites with many samples each, such as hospitals with patients? Protect the samples "
@@ -194,7 +192,6 @@ def _facts(row: ComparisonRow) -> dict[str, Any]:
         **facts,
         "coordinates": row.coordinates,
         "payload_bytes": row.payload_bytes,
-        "downlink_bytes": row.downlink_bytes,
         "noise": row.noise,
         "run_noise": expected.run_noise,
         "response": expected.response,

@@ -28,7 +28,6 @@ from quietbit.mechanism.rotation import fewest_kept
 from quietbit.privacy.guarantee import Guarantee
 from quietbit.secagg.plan import masked_size
 from quietbit.target import Adjacency, Target, Trust, Unit
-from quietbit.wire.downlink import HEAD
 from quietbit.wire.payload import Header
 
 __all__ = [
@@ -60,8 +59,6 @@ class ComparisonRow:
         mechanism: calibrated to the target.
         guarantee: of all releases of one client.
         payload_bytes: what a client sends per round.
-        downlink_bytes: what it receives: the model, or the broadcast where few coordinates are kept
-            and shared.
         expected: what to expect of a run.
         refusal: why the target is out of reach.
     """
@@ -72,7 +69,6 @@ class ComparisonRow:
     mechanism: Mechanism | None = None
     guarantee: Guarantee | None = None
     payload_bytes: int = 0
-    downlink_bytes: int = 0
     expected: Forecast | None = None
     refusal: str = ""
 
@@ -304,7 +300,6 @@ def _row(
 ) -> ComparisonRow:
     """Return the row of a calibrated mechanism."""
     mechanism = calibration.mechanism
-    dimension = request.ball.dimension
     expected = forecast(
         mechanism,
         cohort=request.cohort,
@@ -312,20 +307,14 @@ def _row(
         clients=request.clients,
         trust=trust,
     )
-    coordinates: int | None = kept_coordinates(mechanism)
-    downlink_bytes = FLOAT_BYTES * dimension
-    if coordinates is not None and coordinates < dimension:
-        downlink_bytes = min(downlink_bytes, HEAD.size + FLOAT_BYTES * coordinates)
-    else:
-        coordinates = None
+    kept = kept_coordinates(mechanism)
     return ComparisonRow(
         name=name,
         trust=trust,
-        coordinates=coordinates,
+        coordinates=kept if kept < request.ball.dimension else None,
         mechanism=mechanism,
         guarantee=calibration.guarantee,
         payload_bytes=bytes_sent(mechanism, trust, request.cohort),
-        downlink_bytes=downlink_bytes,
         expected=expected,
     )
 

@@ -22,14 +22,13 @@ from quietbit.errors import one_line
 from quietbit.federation.costs import spread
 from quietbit.federation.record import LETTERS, NAMED, SHOWN, NodeReport, RoundReport, grouped
 from quietbit.federation.terms import Terms
-from quietbit.privacy.guarantee import Guarantee, shown_epsilon
+from quietbit.privacy.guarantee import Guarantee
 from quietbit.target import Unit
 
 __all__ = ["Report"]
 
 FORMAT = "quietbit federated run"  # of the saved JSON
 VERSION = 1
-COUNTS = "asked  answered  declined  failed  refused"
 NOTHING_ARRIVED = "No release arrived. This counts every request as a release that was lost."
 SEVERAL = "An owner whose node comes back under another, or joins twice, has spent their sum."
 
@@ -100,12 +99,14 @@ class Report:
         lines = [
             f"{head}, mechanism {self.identity[:16]}",
             "Rounds, with the bytes of whole messages",
-            f"round  {COUNTS}      uplink    downlink  notes",
+            "round  asked  answered  declined  failed  refused      uplink    downlink  notes",
         ]
         for entry in self.rounds:
-            counts = f"{entry.round:5}  {_counts(entry)}"
-            bytes_sent = f"{entry.uplink:10,}  {entry.downlink:10,}"
-            lines.append("  ".join([counts, bytes_sent, *self._notes(entry)]))
+            replies = f"{entry.asked:5}  {entry.answered:8}  {entry.declined:8}"
+            missing = f"{entry.failed:6}  {entry.refused:7}"
+            sizes = f"{entry.uplink:10,}  {entry.downlink:10,}"
+            row = [f"{entry.round:5}", replies, missing, sizes, *self._notes(entry)]
+            lines.append("  ".join(row))
         if self.uplink_beside or self.downlink_beside:
             beside = f"{self.uplink_beside:10,}  {self.downlink_beside:10,}"
             lines.append(f"{'Evaluations and other messages':>46}  {beside}")
@@ -113,7 +114,9 @@ class Report:
             rule = "answers are randomised, and of the nodes that were asked"
             lines.append(f"Evaluations, with 95 % intervals ({rule})")
             lines += [f"{entry.round:5}  {entry}" for entry in self.evaluations]
-        lines += self._node_lines()
+        counts = [(node.releases, node.epsilon_upper or 0.0) for node in self.nodes]
+        if counts and not self.unprotected:
+            lines.append(f"Releases per node, in this run: {spread(counts)}")
         reasons = []
         for entry in self.rounds:
             reasons += [f"round {entry.round}: {line}" for line in grouped(entry.reasons)]
@@ -177,27 +180,6 @@ class Report:
             notes.append("skipped")
         return [note for note in notes if note]
 
-    def _node_lines(self) -> list[str]:
-        lines = [
-            "Nodes, in this run (what a node released in other runs is in its own ledger)",
-            f"                node  {COUNTS}  releases  epsilon <=",
-        ]
-        for node in self.nodes[:SHOWN]:
-            epsilon = "-"
-            if node.epsilon_upper is not None:
-                epsilon = shown_epsilon(node.epsilon_upper)
-            name = one_line(node.node, LETTERS)
-            lines.append(f"{name:>20}  {_counts(node)}  {node.releases:8}  {epsilon:>10}")
-        if len(self.nodes) > SHOWN:
-            lines.append(f"... and {len(self.nodes) - SHOWN} more nodes")
-            counts = []
-            for node in self.nodes:
-                if node.epsilon_upper is not None:
-                    counts.append((node.releases, node.epsilon_upper))
-            if counts:
-                lines.append(f"Releases per node: {spread(counts)}")
-        return lines
-
     def _guarantee_json(self) -> dict[str, Any] | None:
         guarantee = self.guarantee
         if guarantee is None:
@@ -222,9 +204,3 @@ def _plain(value: Any) -> Any:
     if isinstance(value, float) and not math.isfinite(value):
         return None
     return value
-
-
-def _counts(entry: RoundReport | NodeReport) -> str:
-    """Format the columns of `COUNTS`."""
-    first = f"{entry.asked:5}  {entry.answered:8}  {entry.declined:8}"
-    return f"{first}  {entry.failed:6}  {entry.refused:7}"
