@@ -168,6 +168,9 @@ POLICIES = {
     "long word": 'data-set = "' + "a" * 60_000 + '"',
     "open quote": 'x = "' + "\\\\" * 29_000,
     "quotes": "x = " + "'" * 60_001,
+    "escaped quotes": "x = " + '"\\' * 29_000,
+    "quotes after escapes": "x = " + '\\"' * 29_000,
+    "tables after a long word": "x = ['''\n''', " + "{a=" * 15_000 + "1" + "}" * 15_000 + "]",
     "many keys": "".join(f"a{number} = 1\n" for number in range(6000)),
     "too long": "#" * 70_000,
 }

@@ -56,7 +56,8 @@ __all__ = [
 
 MOST_RELEASES = 10**6
 MOST_BYTES = 2**16
-QUOTED = re.compile(r'"(?:\\.|[^"\\\n])*"|\'[^\'\n]*\'|#[^\n]*')  # words and comments
+# Words, and comments; a word that does not end goes to the end of its line, and is read once.
+QUOTED = re.compile(r'(?P<several>"""|\'\'\')|"(?:\\.|[^"\\\n])*"?|\'[^\'\n]*\'?|#[^\n]*')
 LONG = re.compile(r"\w{200}")
 MOST_LETTERS = 600  # of an error's sentence, which may quote the file
 ALL_WITH_ALL = "gone: all clients of a sum exchange masks with all"
@@ -554,12 +555,15 @@ def _simulated(place: int) -> Identity:
 
 def _check_lines(text: str) -> None:
     """Refuse tables, and numbers of hundreds of digits: reading them could take minutes."""
-    for number, line in enumerate(QUOTED.sub("", text).split("\n"), 1):
+    bare = QUOTED.sub(lambda match: match["several"] or "", text)
+    for number, line in enumerate(bare.split("\n"), 1):
         key = line.partition("=")[0].strip()
         is_table = "." in key or "{" in line or key.startswith("[")
         name = f"line {number}"
         shown = line.strip()[:40]
         require(not is_table, name, shown, "a key and its value, without tables and dotted keys")
+        quotes = QUOTED.search(line)  # of words; all others are gone
+        require(quotes is None, name, shown, "without words of several lines")
         require(not LONG.search(line), name, shown, "without keys and numbers of 200 characters")
 
 

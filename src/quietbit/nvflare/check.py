@@ -25,9 +25,11 @@ from quietbit.node.gatekeeper import RemoteGate
 from quietbit.node.ledger import FileLedger
 from quietbit.node.policy import Policy
 from quietbit.nvflare.client import PrivateUplink
+from quietbit.secagg.identity import read_file
 
 __all__ = ["PrivacyCheck", "ScopeCheck", "check_privacy"]
 
+MOST_BYTES = 2**20
 RAW = "everything that a job sends, weights as they are among it"
 EARLY = "what a job sends, logs or fails with before its first task; no task is answered"
 NOTHING = "nothing: no task is answered"
@@ -68,7 +70,7 @@ def check_privacy(path: str | os.PathLike[str]) -> PrivacyCheck:
     """Say what would leave a site with this `privacy.json`; refuse what NVFlare cannot read."""
     place = Path(path).expanduser().absolute()
     try:
-        json.loads(place.read_text(encoding="utf-8"))
+        json.loads(read_file(place, MOST_BYTES, "privacy.json"))
         reader = PrivacyConfiger(
             SimpleNamespace(get_site_privacy_file_path=lambda: str(place)), names_only=False
         )
@@ -174,8 +176,8 @@ def _streams_logs(folder: Path) -> bool:
         path = folder / name
         if path.is_file():
             try:
-                resources = json.loads(path.read_text(encoding="utf-8"))
+                resources = json.loads(read_file(path, MOST_BYTES, name))
                 return resources.get("allow_log_streaming") is not False
-            except (OSError, ValueError, AttributeError):
+            except (QuietbitError, ValueError, AttributeError, RecursionError):
                 return True
     return True

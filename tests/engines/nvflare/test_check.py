@@ -3,6 +3,7 @@ the same file.
 """
 
 import json
+import os
 
 import numpy as np
 import pytest
@@ -255,3 +256,21 @@ def test_no_mutated_file_that_protects_nothing_passes_silently(site_folder):
         assert found.unpriced == lets_out(site_folder), changed
         counts["open" if found.unpriced else "closed"] += 1
     assert min(counts.values()) > 50, counts
+
+
+@pytest.mark.skipif(os.name == "nt", reason="needs named pipes")
+@pytest.mark.parametrize("name", ["privacy.json", "resources.json"])
+def test_a_file_that_never_ends_is_refused_at_once(tmp_path, name):
+    place = tmp_path / "privacy.json"
+    place.write_text("{}")
+    (tmp_path / name).unlink(missing_ok=True)
+    (tmp_path / name).symlink_to("/dev/zero")
+    if name == "resources.json":
+        assert check_privacy(place).unpriced
+        return
+    with pytest.raises(QuietbitError, match="a regular file"):
+        check_privacy(place)
+    place.unlink()
+    os.mkfifo(place)
+    with pytest.raises(QuietbitError, match="a regular file"):
+        check_privacy(place)
