@@ -79,7 +79,7 @@ def test_files_are_received_as_their_values(name: str) -> None:
         expected = rotate_back(centred / mechanism.scale, mechanism.rotation_seed)[
             : mechanism.ball.dimension
         ]
-    found = Uplink(mechanism).receive([FOLDER / f"{name}.bin"] * 2)
+    found = Uplink(mechanism).receive([(FOLDER / f"{name}.bin").read_bytes()] * 2)
     assert found.shape == (DIMENSION,)
     assert np.allclose(found, expected, rtol=0, atol=1e-9)
 

@@ -30,7 +30,7 @@ def test_codes_are_those_of_the_inner_mechanism() -> None:
     mechanism: Any = CASES[name]
     assert (bits, identity.hex(), codes) == (3, PINNED[name]["identity"], PINNED[name]["codes"])
     assert len(codes) == DIMENSION
-    found = Uplink(mechanism).receive([FOLDER / f"{name}.bin"] * 2)
+    found = Uplink(mechanism).receive([(FOLDER / f"{name}.bin").read_bytes()] * 2)
     # Values of the inner mechanism, whose radius is 1.5, in units of the clip 0.75.
     assert found == pytest.approx(mechanism.inner.values[np.array(codes)] / 2, abs=1e-9)
 
@@ -45,7 +45,7 @@ def test_a_seed_is_that_of_the_inner_mechanism() -> None:
         PINNED[name]["body"],
     )
     assert len(body) == 24
-    found = Uplink(mechanism).receive([FOLDER / f"{name}.bin"])
+    found = Uplink(mechanism).receive([(FOLDER / f"{name}.bin").read_bytes()])
     assert found == pytest.approx(4 * decoded(mechanism.inner, body), abs=1e-9)
 
 
@@ -57,9 +57,9 @@ def test_another_clip_is_another_mechanism(name: str) -> None:
         evolve(mechanism, every=19, truth=0.5),
     ):
         with pytest.raises(InvalidPayload, match="mechanism identity of the payload"):
-            Uplink(changed).receive([FOLDER / f"{name}.bin"])
+            Uplink(changed).receive([(FOLDER / f"{name}.bin").read_bytes()])
     with pytest.raises(InvalidPayload):
-        Uplink(mechanism.inner).receive([FOLDER / f"{name}.bin"])
+        Uplink(mechanism.inner).receive([(FOLDER / f"{name}.bin").read_bytes()])
 
 
 @pytest.mark.parametrize("name", MOVING)

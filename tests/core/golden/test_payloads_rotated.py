@@ -51,7 +51,9 @@ def test_codes_are_those_of_the_rotated_update(name: str) -> None:
     assert len(codes) == DIMENSION  # nothing is padded
     turn = matrix(DIMENSION, mechanism.rotation.block, mechanism.rotation.seed)
     mean = turn.T @ mechanism.values[np.array(codes)]
-    assert Uplink(mechanism).receive([FOLDER / f"{name}.bin"]) == pytest.approx(mean, abs=1e-5)
+    assert Uplink(mechanism).receive([(FOLDER / f"{name}.bin").read_bytes()]) == pytest.approx(
+        mean, abs=1e-5
+    )
     assert payload(name) == (FOLDER / f"{name}.bin").read_bytes()
 
 
@@ -66,7 +68,9 @@ def test_another_rotation_is_another_mechanism(name: str) -> None:
         evolve(turn, exact=not turn.exact),
     ):
         with pytest.raises(InvalidPayload, match="mechanism identity of the payload"):
-            Uplink(evolve(mechanism, rotation=other)).receive([FOLDER / f"{name}.bin"])
+            Uplink(evolve(mechanism, rotation=other)).receive(
+                [(FOLDER / f"{name}.bin").read_bytes()]
+            )
 
 
 def test_shared_rows_have_no_nonce() -> None:
@@ -81,7 +85,9 @@ def test_shared_rows_have_no_nonce() -> None:
     assert len(body) == 16
     own = evolve(mechanism, rows=None)
     mean = decoded(own, (5).to_bytes(8, "little") + body)
-    assert Uplink(mechanism).receive([FOLDER / f"{name}.bin"]) == pytest.approx(mean, abs=1e-5)
+    assert Uplink(mechanism).receive([(FOLDER / f"{name}.bin").read_bytes()]) == pytest.approx(
+        mean, abs=1e-5
+    )
     assert payload(name) == (FOLDER / f"{name}.bin").read_bytes()
     with pytest.raises(InvalidPayload, match="mechanism identity of the payload"):
-        Uplink(mechanism.at(6)).receive([FOLDER / f"{name}.bin"])
+        Uplink(mechanism.at(6)).receive([(FOLDER / f"{name}.bin").read_bytes()])

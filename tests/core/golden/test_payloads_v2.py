@@ -163,5 +163,5 @@ def test_bodies_are_where_the_documentation_says(name: str) -> None:
 @pytest.mark.parametrize("name", SECOND)
 def test_files_are_received_as_the_documentation_says(name: str) -> None:
     _, _, body = read_by_the_book((FOLDER / f"{name}.bin").read_bytes())
-    found = Uplink(CASES[name]).receive([FOLDER / f"{name}.bin"] * 3)
+    found = Uplink(CASES[name]).receive([(FOLDER / f"{name}.bin").read_bytes()] * 3)
     assert found == pytest.approx(decoded(CASES[name], body), abs=1e-10)
