@@ -16,13 +16,14 @@ import pytest
 
 from federation.node.makers import BALL, DIMENSION, MECHANISM, NOISY, books, keeper, request
 from quietbit.errors import InvalidPayload, QuietbitError
+from quietbit.federation.parts.weights import weight_of
 from quietbit.mechanism.interpolated import InterpolatedMVU
 from quietbit.node import budget
 from quietbit.node.channel import HEAD, MAGIC
 from quietbit.node.gatekeeper import Gatekeeper, RemoteGate
 from quietbit.node.refusal import Unusable
 from quietbit.node.request import Framed, ProposedMechanism
-from quietbit.wire.uplink import Uplink, weight_of
+from quietbit.wire.uplink import Uplink
 
 pytestmark = pytest.mark.filterwarnings("ignore::quietbit.node.policy.SeededRngWarning")
 CASES = {"broadcast logs": 90, "weights": 3000, "frames": 2000, "socket messages": 300}

@@ -3,15 +3,8 @@
 Idea     both ends are built from the same mechanism and share only the payload. Sending is one
          pass: the structure is read as one vector, the mechanism writes its body, the header
          completes it. Receiving never unpacks payloads into floats: a payload is checked
-         completely, and then added to one integer per coordinate. A client with ten times the
-         examples may count ten times. Its payload does not carry that number: it is public, the
-         owner's policy allows it, and the server multiplies what it decodes, at no further cost.
-         Integer sums have no weights, so payloads of equal weight share a sum, and weights are
-         rounded to a few values.
-Symbols  n_c: examples of a client; N: ``most``, beyond which weights do not grow, so that no claim
-         moves a mean without bound; w_c = min(n_c, N) / N, rounded to quarters of a power of two,
-         from 2^-10 to 1. (sum w)^2 / sum w^2: the effective cohort, whose plain mean is as noisy
-         (Kish 1965).
+         completely, and then added to one integer per coordinate. Integer sums have no weights, so
+         payloads of equal weight share a sum.
 """
 
 from __future__ import annotations
@@ -26,7 +19,7 @@ from attrs import define, field, frozen
 
 from quietbit._typing import FloatVector
 from quietbit.arrays import Structure, dtype_name, flatten, restore
-from quietbit.errors import InvalidParameter, InvalidPayload, check_int, refuse_payload, require
+from quietbit.errors import InvalidParameter, InvalidPayload, check_int, require
 from quietbit.kernel.base import Kernel
 from quietbit.kernel.rng import RandomBits, check_rng, device_rng, secure_rng
 from quietbit.kernel.select import default_kernel, select
@@ -46,20 +39,14 @@ from quietbit.target import Unit
 from quietbit.wire.payload import Header, build, read_body
 
 __all__ = [
-    "EXAMPLES",
     "Aggregator",
     "OnError",
     "Received",
     "Uplink",
-    "effective",
-    "weight_of",
 ]
 
 OnError: TypeAlias = Literal["raise", "skip"]
 MAX_PAYLOADS = 2**24
-EXAMPLES = "num-examples"  # the name that Flower's apps and the owner's policy use for the number
-STEPS = 4  # weights per power of two
-SMALLEST = -10  # the least weight is 2^-10
 SAMPLE_DTYPES = {"float32", "float64"}  # of updates where samples are protected
 
 
@@ -333,30 +320,6 @@ def _weighted(means: list[tuple[float, FloatVector]]) -> FloatVector:
     if len(means) == 1:
         return means[0][1]
     return np.asarray(sum(share * mean for share, mean in means))
-
-
-def weight_of(examples: Any, most: int | None) -> float:
-    """Return the weight of the release of a client with ``examples`` examples, at most ``most``.
-
-    Without ``most`` all weigh 1. A missing number of examples, or one below 1, is refused.
-
-    >>> [round(weight_of(n, 1000), 3) for n in (1, 250, 900, 1000, 10**9)], weight_of(None, None)
-    ([0.001, 0.25, 0.841, 1.0, 1.0], 1.0)
-    """
-    if most is None:
-        return 1.0
-    if not isinstance(examples, int | float) or not 1 <= examples < math.inf:
-        refuse_payload("number of examples", "at least 1 where releases are weighted", examples)
-    exponent = round(STEPS * math.log2(min(examples, most) / most))
-    return float(2.0 ** (max(STEPS * SMALLEST, exponent) / STEPS))
-
-
-def effective(weights: Iterable[float]) -> float:
-    """Return the effective cohort: the number of equal weights whose mean is as noisy."""
-    values = np.fromiter(weights, dtype=np.float64)
-    if values.size == 0:
-        return 0.0
-    return float(values.sum() ** 2 / np.square(values).sum())
 
 
 @lru_cache(maxsize=1)

@@ -1,16 +1,24 @@
 """Weights: a client with ten times the examples counts ten times, by a public number.
 
 Idea     the payload does not say so: the number is named by the owner's policy, and the server
-         multiplies what it decodes, which costs no more privacy (`quietbit.wire.uplink`).
+         multiplies what it decodes, which costs no more privacy. Payloads of equal weight share a
+         sum of whole numbers (`quietbit.wire.uplink`), so weights are rounded to a few values.
+Symbols  n_c: examples of a client; N: ``most``, beyond which weights do not grow, so that no claim
+         moves a mean without bound; w_c = min(n_c, N) / N, rounded to quarters of a power of two,
+         from 2^-10 to 1. (sum w)^2 / sum w^2: the effective cohort, whose plain mean is as noisy
+         (Kish 1965).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Iterable, Mapping
 from typing import Any, ClassVar, final
 
+import numpy as np
 from attrs import frozen
 
+from quietbit.errors import refuse_payload
 from quietbit.federation.fields import Whole, needed
 from quietbit.federation.messages import Reply
 from quietbit.federation.part import Arrival, Closed, Part, Scope
@@ -18,9 +26,36 @@ from quietbit.federation.record import RoundReport
 from quietbit.federation.terms import Say, Section, Terms
 from quietbit.node.refusal import NotAllowed
 from quietbit.node.request import Request
-from quietbit.wire.uplink import EXAMPLES, effective, weight_of
 
-__all__ = ["WeightedMean", "Weighting", "Weights"]
+__all__ = ["EXAMPLES", "WeightedMean", "Weighting", "Weights", "effective", "weight_of"]
+
+EXAMPLES = "num-examples"  # the name that Flower's apps and the owner's policy use for the number
+STEPS = 4  # weights per power of two
+SMALLEST = -10  # the least weight is 2^-10
+
+
+def weight_of(examples: Any, most: int | None) -> float:
+    """Return the weight of the release of a client with ``examples`` examples, at most ``most``.
+
+    Without ``most`` all weigh 1. A missing number of examples, or one below 1, is refused.
+
+    >>> [round(weight_of(n, 1000), 3) for n in (1, 250, 900, 1000, 10**9)], weight_of(None, None)
+    ([0.001, 0.25, 0.841, 1.0, 1.0], 1.0)
+    """
+    if most is None:
+        return 1.0
+    if not isinstance(examples, int | float) or not 1 <= examples < math.inf:
+        refuse_payload("number of examples", "at least 1 where releases are weighted", examples)
+    exponent = round(STEPS * math.log2(min(examples, most) / most))
+    return float(2.0 ** (max(STEPS * SMALLEST, exponent) / STEPS))
+
+
+def effective(weights: Iterable[float]) -> float:
+    """Return the effective cohort: the number of equal weights whose mean is as noisy."""
+    values = np.fromiter(weights, dtype=np.float64)
+    if values.size == 0:
+        return 0.0
+    return float(values.sum() ** 2 / np.square(values).sum())
 
 
 @final

@@ -33,6 +33,7 @@ from quietbit.federation.collectors import Collector, Plain
 from quietbit.federation.compare import FLOAT_BYTES, bytes_sent
 from quietbit.federation.messages import FIELD, RECORD, Node, Release, Reply
 from quietbit.federation.part import Scope
+from quietbit.federation.parts.weights import EXAMPLES
 from quietbit.federation.simulate.plan import SimulatedPlan
 from quietbit.federation.simulate.problem import (
     LocalPlan,
@@ -48,7 +49,7 @@ from quietbit.mechanism.base import Mechanism
 from quietbit.node.request import Framed
 from quietbit.target import Trust
 from quietbit.wire.payload import Header
-from quietbit.wire.uplink import EXAMPLES, Uplink
+from quietbit.wire.uplink import Uplink
 
 __all__ = ["ClientSide", "Clients", "PlainRows"]
 

@@ -7,12 +7,12 @@ from typing import Any, final
 
 from quietbit.federation.compare import FLOAT_BYTES
 from quietbit.federation.costs import ClientCosts
+from quietbit.federation.parts.weights import effective, weight_of
 from quietbit.federation.simulate.plan import SimulatedPlan
 from quietbit.federation.simulate.problem import Rows, Score, Training
 from quietbit.mechanism.base import Mechanism
 from quietbit.mechanism.forecast import Forecast, forecast
 from quietbit.privacy.guarantee import Guarantee
-from quietbit.wire.uplink import effective, weight_of
 
 __all__ = ["DIVERGED", "FINISHED", "INTERRUPTED", "REFUSED", "TARGET", "Point", "Run"]
 

@@ -13,9 +13,9 @@ from federation.simulate.test_uneven import Flat
 from plans import flat_plan
 from quietbit import Ball, Gaussian, Norm, Uplink
 from quietbit.errors import InvalidPayload
+from quietbit.federation.parts.weights import effective, weight_of
 from quietbit.federation.simulate import Training, simulate
 from quietbit.kernel.rng import seeded_rng
-from quietbit.wire.uplink import effective, weight_of
 
 
 @pytest.mark.parametrize(
