@@ -76,7 +76,9 @@ class HurriedGrid(Grid):
             for reply in self.inner.pull_messages(sorted(waiting)):
                 waiting.discard(reply.metadata.reply_to_message_id)
                 replies.append(reply)
-            if not waiting or len(replies) >= self.stragglers.enough:
+            # A node that declines does so at once: those who answer are waited for all the same.
+            answers = sum(not reply.has_error() for reply in replies)
+            if not waiting or answers >= self.stragglers.enough:
                 return replies
             if self.clock() - started >= limit:
                 return replies

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 pytest.importorskip("flwr", reason="needs the flower extra")
-from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, Error, Message, MessageType, RecordDict
 from flwr.serverapp.strategy import FedAvg
 
 from engines.flower.kit import (
@@ -66,11 +66,11 @@ class SlowGrid(HandGrid):
         return [self.sent[name][1] for name in message_ids if self.sent[name][0] <= self.looks]
 
 
-def play(delay, rounds=3):
+def play(delay, rounds=3, grid=SlowGrid):
     """Play rounds; return the strategy, its grid, the models and the replies of the last round."""
     be_the_server()
     strategy = PrivateStrategy(FedAvg(fraction_train=1.0, fraction_evaluate=0.0), HURRIED)
-    slow = SlowGrid(delay)
+    slow = grid(delay)
     waited = []
     grid = HurriedGrid(
         slow, strategy.settings.stragglers, waited.append, lambda: PAUSE * len(waited)
@@ -96,6 +96,27 @@ def test_a_round_ends_with_enough_replies_and_has_no_late_one():
     for arrays in models[-2:]:
         flat.append(np.concatenate([array.numpy().reshape(-1) for array in arrays.values()]))
     np.testing.assert_allclose(flat[1], flat[0] - mean, atol=1e-5)
+
+
+def test_nodes_that_decline_are_not_enough():
+    """Two whose budget is spent decline at once, and ended every round before anybody answered."""
+    decline = {11, 12}
+
+    class Declining(SlowGrid):
+        def pull_messages(self, message_ids):
+            replies = super().pull_messages(message_ids)
+            for place, reply in enumerate(replies):
+                if reply.metadata.src_node_id in decline:
+                    name = reply.metadata.reply_to_message_id
+                    error = Message(Error(6, "quietbit: budget-spent"), reply_to=reply)
+                    error.metadata.__dict__.update(reply.metadata.__dict__)
+                    assert error.metadata.reply_to_message_id == name
+                    replies[place] = error
+            return replies
+
+    strategy, *_ = play(lambda node: 1 if node in decline else 6, grid=Declining)
+    assert [entry.answered for entry in strategy.report().rounds] == [4, 4, 4]
+    assert [entry.declined for entry in strategy.report().rounds] == [2, 2, 2]
 
 
 def test_a_round_of_silent_nodes_ends():
