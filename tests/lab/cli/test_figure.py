@@ -87,7 +87,7 @@ def test_bad_input_writes_nothing(capsys, tmp_path, folder, monkeypatch, words, 
 
 
 def test_what_secure_sums_buy(capsys, tmp_path, monkeypatch):
-    monkeypatch.setattr("quietbit_lab.plot.secure_sums.COHORTS", (20, 100))
+    monkeypatch.setattr("quietbit_lab.plot.secure_sums.COHORTS", (20,))
     monkeypatch.setattr("quietbit_lab.cli.figure.SUM_DIMENSION", 1000)
     out = tmp_path / "sums.svg"
     assert shell(capsys, "figure", "secure-sums", "--out", out).code == 0

@@ -105,6 +105,7 @@ def test_a_batch_stopped_by_the_clock_continues_where_it_was(tmp_path, monkeypat
     assert not (tmp_path / "part" / BATCH).exists()
 
 
+@pytest.mark.long  # tests/lab/experiment/test_sweep.py kills one of single runs
 def test_a_killed_sweep_is_resumed_with_nothing_lost_or_run_twice(tmp_path):
     script = (
         "import sys; from pathlib import Path; sys.path.insert(0, sys.argv[2]);"
