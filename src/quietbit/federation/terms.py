@@ -72,8 +72,7 @@ class Section:
 
     ``needs`` is the keyword of an adapter that is for this section alone. ``columns`` are its
     numbers in the report of a round that an engine's own result shows, too. ``unit`` is whose data
-    it protects.
-    ``shares_rows``: all clients of a round keep the same rows.
+    it protects. ``shares_rows``: all clients of a round keep the same rows.
     """
 
     title: ClassVar[str] = ""

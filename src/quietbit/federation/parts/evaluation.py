@@ -23,7 +23,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from logging import ERROR, INFO, WARNING
-from typing import Any, ClassVar, cast, final
+from typing import Any, ClassVar, final
 
 import numpy as np
 from attrs import field, frozen
@@ -116,7 +116,7 @@ class Evaluate(Section):
 
     def client(self, terms: Terms, asked: str) -> Answering | None:
         """Return the client's half, of a turn that answers about a model."""
-        return Answering(terms) if asked == self.title else None
+        return Answering(self.request(terms)) if asked == self.title else None
 
     def assumption(self) -> str:
         """Return what the server sees of an evaluation."""
@@ -264,9 +264,9 @@ class Evaluation:
 class Answering(Part):
     """The client's half: one cell of the app's metric, drawn by the plan's own mechanism."""
 
-    def __init__(self, plan: Terms) -> None:
-        """Refuse a plan that does not evaluate."""
-        self._evaluation = cast(Evaluate, plan.find(Evaluate)).request(plan)
+    def __init__(self, evaluation: Evaluation) -> None:
+        """Note what the plan asks about models."""
+        self._evaluation = evaluation
 
     def read(self, records: Mapping[str, Any]) -> Mapping[str, Any]:
         """Return the cap of all answers."""

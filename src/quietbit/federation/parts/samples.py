@@ -63,7 +63,7 @@ class Samples(Section):
 
     def client(self, terms: Terms, asked: str) -> Sampling | None:
         """Return the client's half, of a turn that makes an update."""
-        return None if asked else Sampling(terms)
+        return None if asked else Sampling()
 
     def options(self) -> dict[str, Any]:
         """Return the batch options as `calibrate` and `site_release` call them."""
@@ -82,9 +82,6 @@ class Sampling(Part):
 
     section: ClassVar[str] = "samples"
     hands_over: ClassVar[bool] = True
-
-    def __init__(self, plan: Terms) -> None:
-        """Need nothing of the plan: that it protects samples is enough."""
 
     def check_handed_over(self, drawn: int | None, added: int) -> None:
         """Raise where no batch was drawn, or none of the drawn samples has a gradient."""

@@ -117,7 +117,7 @@ class SecureAggregation(Section):
 
     def client(self, terms: Terms, asked: str) -> Masking | None:
         """Return the client's half, of a turn that sends an update: answers are not summed."""
-        return None if asked else Masking(terms)
+        return None if asked else Masking(self)
 
     def part(self, plan: Terms, say: Say, resource: Any = None) -> MaskedSums:
         """Return the part that sums releases; ``resource`` is its list of members."""
@@ -152,9 +152,9 @@ class Masking(Part):
 
     section: ClassVar[str] = "secure_aggregation"
 
-    def __init__(self, plan: Terms) -> None:
+    def __init__(self, masks: SecureAggregation) -> None:
         """Keep the sum's terms, to which a node holds the server."""
-        self._masks = plan.find(SecureAggregation) or SecureAggregation()
+        self._masks = masks
 
     def read(self, records: Mapping[str, Any]) -> Mapping[str, Any]:
         """Return the step of the sum that is asked for; refuse a message without one."""

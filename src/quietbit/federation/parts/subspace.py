@@ -67,7 +67,7 @@ class InSubspace(Section):
 
     def client(self, terms: Terms, asked: str) -> ClientCoordinates | None:
         """Return the client's half, of a turn that makes an update."""
-        return None if asked else ClientCoordinates(terms)
+        return None if asked else ClientCoordinates(terms, self)
 
     def part(self, plan: Terms, say: Say, resource: Any = None) -> ServerCoordinates:
         """Return the part that lifts means; ``resource`` has the directions."""
@@ -182,9 +182,9 @@ class ServerCoordinates(_Coordinates):
 class ClientCoordinates(_Coordinates):
     """The client's half, made for one request: it takes the coordinates of an update."""
 
-    def __init__(self, plan: Terms) -> None:
+    def __init__(self, plan: Terms, section: InSubspace) -> None:
         """Start without directions."""
-        super().__init__(plan, cast(InSubspace, plan.find(InSubspace)))
+        super().__init__(plan, section)
         self._received: Subspace | None = None
 
     @property
