@@ -26,7 +26,8 @@ from typing import Any
 import numpy as np
 
 from quietbit import Trust, compare
-from quietbit.federation.simulate import Problem, SimulatedPlan, Training, simulate
+from quietbit.federation.simulate import Problem, Training, simulate
+from quietbit_lab.schedule import ScheduledPlan
 from quietbit_lab.task.registry import TaskSpec, build_task
 from quietbit_lab.task.vectors import VectorMean
 
@@ -62,11 +63,11 @@ def accuracy(problem: Problem, cohort: int, rounds: int, noise: float) -> tuple[
                 "seed": seed,
                 "participation": "sampled",
             }
-            plan = SimulatedPlan("none", **common)
+            plan = ScheduledPlan("none", **common)
             if noise > 0:
                 multiplier = noise * math.sqrt(rounds) * cohort / math.sqrt(problem.dimension)
                 chosen = {"name": "gaussian", "noise_multiplier": multiplier}
-                plan = SimulatedPlan(chosen, trust=Trust.CENTRAL, **common)
+                plan = ScheduledPlan(chosen, trust=Trust.CENTRAL, **common)
             run = simulate(problem, plan, Training(lr=step, rounds=rounds))
             scores.append(run.points[-1].score.accuracy if run.points else 0.0)
         best = max(best, (float(np.mean(scores)), step))
@@ -123,7 +124,7 @@ def situations() -> bool:
         expected = row.expected
         if expected is None:
             raise SystemExit(f"{mechanism} does not reach the target: {row.refusal}")
-        plan = SimulatedPlan(
+        plan = ScheduledPlan(
             mechanism,
             clip=1.0,
             adjacency=answer.target.adjacency,

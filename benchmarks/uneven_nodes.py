@@ -26,7 +26,7 @@ import numpy as np
 
 from quietbit import Ball, Norm, Uplink, calibrate
 from quietbit.federation.costs import ClientCosts
-from quietbit.federation.participation import Schedule
+from quietbit_lab.schedule import Uneven
 
 DIMENSION, RELEASES, EPSILON, DELTA, DROPPED = 1024, 10, 8.0, 1e-5, 0.1
 
@@ -50,7 +50,7 @@ def measure(nodes: int, rounds: int, cohort: int) -> dict[str, Any]:
     )  # what is compiled, is compiled now
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     base, added, sent, errors, answered = rng.normal(size=DIMENSION) / 64, 0.0, 0.0, [], 0
-    schedule = Schedule("zipf", nodes, cohort, seed=1, most=RELEASES)
+    schedule = Uneven(nodes, cohort, seed=1, most=RELEASES)
     for number in range(rounds):
         asked = schedule.cohort(number)
         account.record(asked)

@@ -41,11 +41,11 @@ from numpy.typing import NDArray
 
 from quietbit._search import bisect
 from quietbit.federation.participation import releases_per_client
-from quietbit.federation.simulate import SimulatedPlan
 from quietbit_lab.experiment.grid import Job, Sweep, read_sweep
 from quietbit_lab.experiment.packed import pack, read_results, unpack
 from quietbit_lab.experiment.record import Setting
 from quietbit_lab.experiment.sweep import finished
+from quietbit_lab.schedule import ScheduledPlan
 from quietbit_lab.task.batch_sweep import BatchTogether, run_batches
 from quietbit_lab.task.dataset import Dataset, Examples, Partition
 from quietbit_lab.task.images import load_femnist
@@ -247,7 +247,7 @@ def without_noise(job: Job) -> Job:
 
     The reference for all others.
     """
-    plan = SimulatedPlan("none", **{name: getattr(job.setting.plan, name) for name in ALIKE})
+    plan = ScheduledPlan("none", **{name: getattr(job.setting.plan, name) for name in ALIKE})
     plain = replace(job, setting=Setting(plan, job.setting.training), label=NOISELESS)
     return with_step(plain, START[0.0])
 

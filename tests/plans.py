@@ -10,7 +10,7 @@ from quietbit import Plan
 from quietbit.federation.simulate import SimulatedPlan
 from quietbit.federation.terms import MechanismChoice
 
-__all__ = ["engine_plan", "flat_plan"]
+__all__ = ["engine_plan", "fields", "flat_plan"]
 
 SECTIONS = {
     field.name: "mechanism" for field in attrs.fields(MechanismChoice) if field.name != "name"
@@ -25,20 +25,21 @@ def flat_plan(mechanism: str = "imvu", **given: Any) -> SimulatedPlan:
     """Return the plan of a simulation; ``bits=2`` is a choice of the mechanism, ``threshold=3`` one
     of sums; None is left out.
     """
-    return SimulatedPlan(**_fields(mechanism, given))
+    return SimulatedPlan(**fields(mechanism, given))
 
 
 def engine_plan(mechanism: str = "imvu", **given: Any) -> Plan:
     """Return the plan of a run on an engine likewise."""
-    return Plan(**_fields(mechanism, given))
+    return Plan(**fields(mechanism, given))
 
 
-def _fields(mechanism: str, given: dict[str, Any]) -> dict[str, Any]:
-    fields: dict[str, Any] = {"mechanism": {"name": mechanism}}
+def fields(mechanism: str, given: dict[str, Any]) -> dict[str, Any]:
+    """Return the fields of a plan of any kind."""
+    found: dict[str, Any] = {"mechanism": {"name": mechanism}}
     for name, value in given.items():
         section = SECTIONS.get(name)
         if section is None:
-            fields[name] = value
+            found[name] = value
         elif value is not None:
-            fields.setdefault(section, {})[name] = value
-    return fields
+            found.setdefault(section, {})[name] = value
+    return found

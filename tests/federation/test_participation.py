@@ -1,81 +1,25 @@
 import numpy as np
 import pytest
-from scipy import stats
 
 import quietbit
 from quietbit.federation.participation import Schedule, releases_per_client
 
 
 def test_each_once_is_fair_to_the_round():
-    schedule = Schedule("each-once", 10, 3, seed=1)
+    schedule = Schedule(10, 3, seed=1)
     for epoch in range(4):
         seen = np.concatenate([schedule.cohort(3 * epoch + k) for k in range(3)])
         assert np.unique(seen).size == 9
     assert releases_per_client(schedule, 12).max() <= 4
 
 
-def test_sampled_has_no_client_twice_in_a_round():
-    schedule = Schedule("sampled", 10, 6, seed=1)
-    for number in range(20):
-        assert np.unique(schedule.cohort(number)).size == 6
-    counts = releases_per_client(schedule, 20)
-    assert counts.sum() == 120
-    assert counts.max() > 12  # some take part more often than the average
-
-
-@pytest.mark.parametrize("kind", ["each-once", "sampled"])
-def test_a_schedule_is_a_function_of_its_seed(kind):
-    left, right = (Schedule(kind, 50, 5, seed=3) for _ in range(2))
+def test_a_schedule_is_a_function_of_its_seed():
+    left, right = (Schedule(50, 5, seed=3) for _ in range(2))
     np.testing.assert_array_equal(left.cohort(17), right.cohort(17))
-    assert not np.array_equal(left.cohort(17), Schedule(kind, 50, 5, seed=4).cohort(17))
+    assert not np.array_equal(left.cohort(17), Schedule(50, 5, seed=4).cohort(17))
 
 
-@pytest.mark.parametrize(
-    ("kind", "clients", "size"), [("each-once", 5, 6), ("sampled", 5, 0), ("lottery", 5, 2)]
-)
-def test_refusals(kind, clients, size):
+@pytest.mark.parametrize(("clients", "size"), [(5, 6), (5, 0)])
+def test_refusals(clients, size):
     with pytest.raises(quietbit.InvalidParameter):
-        Schedule(kind, clients, size, 0)
-
-
-def test_zipf_lets_some_come_often_and_nobody_more_often_than_allowed():
-    """The first client is waited for least: in a round of 50 it comes nearly always, until it
-    has come five times.
-    """
-    schedule, rounds = Schedule("zipf", 2000, 50, seed=3, most=5), 60
-    seen = [schedule.cohort(number) for number in range(rounds)]
-    assert all(np.unique(one).size == 50 for one in seen)
-    counts = np.bincount(np.concatenate(seen), minlength=2000)
-    assert counts.max() == 5
-    np.testing.assert_array_equal(
-        counts, releases_per_client(Schedule("zipf", 2000, 50, seed=3, most=5), rounds)
-    )
-    np.testing.assert_array_equal(schedule.cohort(7), seen[7])  # asked again, and out of turn
-    np.testing.assert_array_equal(schedule.charged(59), seen[59])
-    free = releases_per_client(Schedule("zipf", 2000, 50, seed=3), rounds)
-    assert free[0] > 50
-    # Of the last thousand clients each is in a round with a chance of about 50 / (harmonic sum) /
-    # 1500, below 0.01.
-    assert free[1000:].max() < 8
-
-
-def test_zipf_frequencies_are_those_of_one_over_the_rank():
-    """One client per round: P(r) = 1 / (r H), held against a binomial law at 1e-10 for each of
-    the first five.
-    """
-    schedule, rounds = Schedule("zipf", 100, 1, seed=9), 4000
-    counts, total = releases_per_client(schedule, rounds), sum(1 / r for r in range(1, 101))
-    for r in range(5):
-        law = stats.binom(rounds, 1 / ((r + 1) * total))
-        assert law.ppf(1e-10) <= counts[r] <= law.isf(1e-10)
-    assert (
-        not stats.binom(rounds, 1 / 100).ppf(1e-10)
-        <= counts[0]
-        <= stats.binom(rounds, 1 / 100).isf(1e-10)
-    )
-
-
-def test_zipf_ends_where_too_few_may_still_release():
-    schedule = Schedule("zipf", 10, 4, seed=1, most=2)
-    with pytest.raises(quietbit.InvalidParameter, match="may still release in round 6"):
-        releases_per_client(schedule, 6)
+        Schedule(clients, size, 0)

@@ -92,7 +92,6 @@ def test_adjacency_has_no_default():
         ({"samples": "all"}, "samples"),
         ({"adjacency": "add-remove"}, "adjacency"),
         ({"adjacency": None}, "adjacency"),
-        ({"participation": "poisson"}, "trust"),
         ({"trust": "nobody"}, "trust"),
         ({"trust": "shuffled"}, "trust"),
         ({"trust": "central"}, "mechanism"),

@@ -2,12 +2,13 @@
 one.
 """
 
+import attrs
 import numpy as np
 import pytest
 
 import quietbit
 from federation.simulate.makers import chosen, small_problem
-from quietbit.federation.participation import Schedule, releases_per_client
+from quietbit.federation.participation import releases_per_client
 from quietbit.federation.simulate.loop import simulate
 from quietbit.target import Adjacency, Unit
 from quietbit_lab.baseline.skellam import IndependentSkellam, Skellam
@@ -36,7 +37,7 @@ def planned(**given):
 @pytest.mark.parametrize("adjacency", list(Adjacency))
 def test_the_target_is_met_from_below_by_the_worst_client(kind, schedule, adjacency):
     plan, _ = planned(**kind, participation=schedule, adjacency=adjacency.value)
-    counts = releases_per_client(Schedule(schedule, SIZES.size, 2, 7), 30)
+    counts = releases_per_client(attrs.evolve(plan, seed=7).schedule(SIZES.size), 30)
     account = plan.account(plan.mechanism_for(39, SIZES, counts), SIZES)
     account.counts = counts
     answers = [

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from core.mechanism.makers import MECHANISMS, WIDTH
-from federation.simulate.test_uneven import Flat
+from federation.simulate.makers import Flat
 from plans import flat_plan
 from quietbit import Ball, Gaussian, Norm, Uplink
 from quietbit.errors import InvalidPayload

@@ -8,7 +8,7 @@ import numpy as np
 
 import quietbit
 from quietbit.federation.simulate.plan import SimulatedPlan
-from quietbit.federation.simulate.problem import LocalPlan, Training
+from quietbit.federation.simulate.problem import LocalPlan, Score, Training
 from quietbit.mechanism.ball import Norm
 from quietbit.target import Unit
 from quietbit_lab.baseline.dithered import DitheredMVU
@@ -73,3 +73,23 @@ def chosen(**given: Any) -> tuple[SimulatedPlan, Training]:
     """The two parts of a setting."""
     found = setting(**given)
     return found.plan, found.training
+
+
+class Flat:
+    """Clients that pull eight parameters towards 1, each with an update made when it is asked
+    for.
+    """
+
+    name, dimension = "flat", 8
+
+    def __init__(self, nodes: int) -> None:
+        self.sizes = np.ones(nodes, dtype=np.int64)
+
+    def initial(self, seed: int) -> Any:
+        return np.zeros(self.dimension, dtype=np.float32)
+
+    def updates(self, parameters: Any, clients: Any, plan: Any, out: Any) -> None:
+        out[:] = 0.3 * np.clip(parameters - 1.0, -1, 1)
+
+    def evaluate(self, parameters: Any) -> Score:
+        return Score(0.0, float(np.square(parameters - 1).mean()))

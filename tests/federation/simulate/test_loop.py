@@ -34,7 +34,7 @@ def test_training_learns_and_repeats_to_the_last_digit():
 def test_the_guarantee_is_the_ledger_of_the_busiest_client():
     problem = small_problem()
     run = simulate(problem, *planned(rounds=7))
-    counts = releases_per_client(Schedule("each-once", 60, 20, 4), 7)
+    counts = releases_per_client(Schedule(60, 20, 4), 7)
     np.testing.assert_array_equal(run.account.counts, counts)
     curve = run.mechanism.privacy(Adjacency.ZERO_OUT) * int(counts.max())
     assert run.guarantee.epsilon_upper == curve.epsilon(1e-5)

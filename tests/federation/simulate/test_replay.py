@@ -6,10 +6,11 @@ import numpy as np
 import pytest
 
 from federation.simulate.makers import small_problem
-from plans import flat_plan
+from plans import fields, flat_plan
 from quietbit.errors import InvalidParameter
 from quietbit.federation.simulate import Training, simulate
 from quietbit.wire.downlink import HEAD
+from quietbit_lab.schedule import ScheduledPlan
 
 GIVEN = {
     "clip": 1.0,
@@ -24,7 +25,7 @@ TRAINING = Training(lr=0.1, rounds=6, momentum=0.5)
 
 
 def run(**more):
-    return simulate(small_problem(), flat_plan("vmvu", **GIVEN, **more), TRAINING)
+    return simulate(small_problem(), ScheduledPlan(**fields("vmvu", GIVEN | more)), TRAINING)
 
 
 def test_replayed_training_is_the_training_with_shared_rows():

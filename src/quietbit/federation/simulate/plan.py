@@ -1,4 +1,4 @@
-"""The plan of a simulation: a run's choices, with who takes part and where random bits come from.
+"""The plan of a simulation: a run's choices, its cohort, and where random bits come from.
 
 Idea     a simulation knows beforehand who takes part how often, so it accounts for that plan and
          not for whatever a server may ask. It has no nodes: what only an engine reads is refused,
@@ -8,25 +8,24 @@ Idea     a simulation knows beforehand who takes part how often, so it accounts 
 from __future__ import annotations
 
 from functools import cache
-from typing import Any, final
+from typing import Any
 
 import numpy as np
 from attrs import frozen
 
-from quietbit.errors import InvalidParameter, require
+from quietbit.errors import require
 from quietbit.federation.costs import ClientCosts
 from quietbit.federation.fields import Whole, Word, choice
 from quietbit.federation.mechanism import mechanism_of
 from quietbit.federation.messages import Node
-from quietbit.federation.participation import EACH_ONCE, KINDS, POISSON, Schedule
+from quietbit.federation.participation import Schedule
 from quietbit.federation.plan import Plan
 from quietbit.federation.terms import Counts, Priced, left_out
 from quietbit.mechanism.adaptive_clip import scout_rank
 from quietbit.mechanism.base import Mechanism
 from quietbit.privacy.cost import Cost
 from quietbit.privacy.guarantee import Guarantee
-from quietbit.privacy.subsampling import poisson_cost
-from quietbit.target import MOST_CLIENTS, Adjacency, Unit
+from quietbit.target import MOST_CLIENTS, Unit
 
 __all__ = ["SimulatedPlan"]
 
@@ -45,10 +44,9 @@ OF_ENGINES = (
 )
 
 
-@final
 @frozen
 class SimulatedPlan(Plan):
-    """A plan with the ``cohort`` of a round, ``participation``, ``rng`` and ``seed``.
+    """A plan with the ``cohort`` of a round, ``rng`` and ``seed``.
 
     ``rng`` is ``secure`` or ``seeded``; the seed fixes who takes part, too.
 
@@ -57,7 +55,6 @@ class SimulatedPlan(Plan):
     5.28
     """
 
-    participation: str = choice(Word(*KINDS), EACH_ONCE)
     cohort: int = choice(Whole(1), 1)
     rng: str = choice(Word("secure", "seeded"), "secure")
     seed: int = choice(Whole(0), 0)
@@ -68,14 +65,7 @@ class SimulatedPlan(Plan):
         super().complete()
 
     def check_run(self) -> None:
-        """Refuse a cohort that does not fit, and draws that are not secret where they must be."""
-        secret = self.participation == POISSON
-        rule = f"secure where participation is {self.participation}"
-        reason = "who takes part must stay secret, and a seed gives it away"
-        require(not secret or self.rng == "secure", "rng", self.rng, rule, reason)
-        if secret and not self.central:
-            reason = "poisson participation hides nothing from a server that sees who answers"
-            raise InvalidParameter.of("trust", "central", self.trust.value, reason)
+        """Refuse a cohort that does not fit."""
         if self.secure_aggregation is not None:
             rule = f"from 2 to {MOST_CLIENTS} for sums"
             require(2 <= self.cohort <= MOST_CLIENTS, "cohort", self.cohort, rule)
@@ -98,8 +88,8 @@ class SimulatedPlan(Plan):
         return None if self.secure_aggregation is None else self.updates
 
     def schedule(self, clients: int) -> Schedule:
-        """Return the participation of ``clients`` clients: who takes part in which round."""
-        return Schedule(self.participation, clients, self.cohort, self.seed, self.releases)
+        """Return who of ``clients`` clients takes part in which round."""
+        return Schedule(clients, self.cohort, self.seed)
 
     def scouts_among(self, nodes: list[Node], number: int) -> list[Node]:
         """Return those of lowest rank: a sum is of as many clients as its cost is computed for."""
@@ -126,22 +116,21 @@ class SimulatedPlan(Plan):
 
     def account(self, mechanism: Mechanism, sizes: Counts) -> ClientCosts:
         """Return the account of clients of these sizes; refuse a mechanism without one."""
-        rate = 1.0
-        if self.participation == POISSON:
-            rate = self.schedule(sizes.size).rate
 
         @cache
         def price(samples: int | None) -> Cost:
-            cost = self.release(mechanism, samples)
-            if rate == 1.0:
-                return cost
-            return poisson_cost(mechanism.privacy(Adjacency.ZERO_OUT), cost, rate)
+            return self.release(mechanism, samples)
 
         return ClientCosts(price, sizes, self.unit is Unit.SAMPLE)
 
+    @property
+    def clients_differ(self) -> bool:
+        """Whether the most exposed client is not simply the busiest one."""
+        return self.samples is not None
+
     def account_of(self, sizes: Counts, releases: Counts) -> Priced | None:
         """Return the guarantee of the most exposed client, where clients differ."""
-        if self.samples is None and self.participation != POISSON:
+        if not self.clients_differ:
             return None
         counts: Any = np.broadcast_to(releases, sizes.shape)
 

@@ -125,11 +125,11 @@ def _problem(clients: int) -> MakeProblem:
 
 
 def _jobs(first: int) -> list[Job]:
-    from quietbit.federation.simulate.plan import SimulatedPlan
     from quietbit.federation.simulate.problem import Training
     from quietbit.target import Adjacency, Trust
     from quietbit_lab.experiment.grid import Job
     from quietbit_lab.experiment.record import Setting
+    from quietbit_lab.schedule import ScheduledPlan
     from quietbit_lab.task.registry import TaskSpec
 
     jobs = []
@@ -137,7 +137,7 @@ def _jobs(first: int) -> list[Job]:
     for line in LINES:
         for target in EPSILONS if line.mechanism != PUBLIC else (None,):
             for seed in range(line.seeds or SEEDS):
-                plan = SimulatedPlan(
+                plan = ScheduledPlan(
                     line.mechanism,
                     clip=CLIP,
                     adjacency=Adjacency.ZERO_OUT,

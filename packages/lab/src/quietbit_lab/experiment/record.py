@@ -27,10 +27,10 @@ import attrs
 from quietbit.errors import InvalidParameter, QuietbitError, check_known, require
 from quietbit.federation.plan import Plan
 from quietbit.federation.simulate.loop import Point, Run
-from quietbit.federation.simulate.plan import SimulatedPlan
 from quietbit.federation.simulate.problem import Training
 from quietbit.mechanism.registry import describe
 from quietbit.privacy.guarantee import Guarantee
+from quietbit_lab.schedule import ScheduledPlan
 
 __all__ = [
     "EVERY_CLIENT",
@@ -133,7 +133,7 @@ PACKAGES = ("quietbit", "numpy", "scipy", "torch", "kymatio", "scikit-learn", "c
 class Setting:
     """Everything that is chosen before a run: its plan and its training."""
 
-    plan: SimulatedPlan
+    plan: ScheduledPlan
     training: Training
 
     def __post_init__(self) -> None:
@@ -151,21 +151,7 @@ class Setting:
 
     def to_json(self) -> dict[str, Any]:
         """One flat table of plain values for a record."""
-        values = {**plan_table(self.plan), **asdict(self.training)}
-        values = {
-            name: value.value if isinstance(value, Enum) else value
-            for name, value in values.items()
-        }
-        unsaid = {
-            name: PAPER.get(name, default)
-            for name, (_, default) in KEYS.items()
-            if name not in FIRST
-        }
-        return {
-            name: value
-            for name, value in values.items()
-            if name not in unsaid or value != unsaid[name]
-        }
+        return _table(self.plan, self.training)
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> Setting:
@@ -199,6 +185,20 @@ class Setting:
         return {old.get(name, name): value for name, value in self.to_json().items()}
 
 
+def _table(plan: Plan, training: Training) -> dict[str, Any]:
+    """Return a plan and a training as one flat table of plain values."""
+    values = {**plan_table(plan), **asdict(training)}
+    values = {
+        name: value.value if isinstance(value, Enum) else value for name, value in values.items()
+    }
+    unsaid = {
+        name: PAPER.get(name, default) for name, (_, default) in KEYS.items() if name not in FIRST
+    }
+    return {
+        name: value for name, value in values.items() if name not in unsaid or value != unsaid[name]
+    }
+
+
 def plan_table(plan: Plan) -> dict[str, Any]:
     """Return the settings of a plan as one flat table of plain values."""
     values: dict[str, Any] = {}
@@ -216,7 +216,7 @@ def plan_table(plan: Plan) -> dict[str, Any]:
     return values
 
 
-def _plan(values: Mapping[str, Any]) -> SimulatedPlan:
+def _plan(values: Mapping[str, Any]) -> ScheduledPlan:
     """Return the plan of a flat table."""
     table: dict[str, Any] = {}
     for name, (key, default) in KEYS.items():
@@ -228,7 +228,7 @@ def _plan(values: Mapping[str, Any]) -> SimulatedPlan:
                 table[key] = True
         elif value is not None:
             table[key.replace("_", "-")] = value
-    return SimulatedPlan.read(table)
+    return ScheduledPlan.read(table)
 
 
 def modern(record: Mapping[str, Any]) -> dict[str, Any]:
@@ -262,7 +262,7 @@ def run_record(
         "status": run.status,
         "reason": run.reason,
         "task": task,
-        "settings": Setting(run.plan, run.training).to_json(),
+        "settings": _table(run.plan, run.training),
         "rounds": run.rounds,
         "mechanism": describe(run.mechanism) if run.mechanism is not None else None,
         "bits": run.mechanism.layout.bits if run.mechanism is not None else None,

@@ -33,15 +33,15 @@ from numpy.typing import NDArray
 from quietbit.errors import require, require_module
 from quietbit.federation.compare import bytes_sent
 from quietbit.federation.costs import ClientCosts
-from quietbit.federation.participation import EACH_ONCE, SAMPLED, Schedule, releases_per_client
+from quietbit.federation.participation import Schedule, releases_per_client
 from quietbit.federation.simulate.loop import DIVERGED, FINISHED, LARGEST, TARGET, Point, Run
-from quietbit.federation.simulate.plan import SimulatedPlan
 from quietbit.federation.simulate.problem import Rows, Score
 from quietbit.mechanism.ball import Norm
 from quietbit.mechanism.base import Mechanism
 from quietbit.privacy.guarantee import Guarantee
 from quietbit_lab.cohort.means import Way, way_of
 from quietbit_lab.experiment.record import Setting
+from quietbit_lab.schedule import EACH_ONCE, SAMPLED, ScheduledPlan
 
 __all__ = ["DROPPED", "Batch", "Lane", "Models", "exact_float32", "mechanism_of", "shared_walk"]
 
@@ -393,7 +393,7 @@ class Batch:
 
     def _drop(self, places: Sequence[int], most: float) -> None:
         """Drop the runs that are and were ``most`` behind the best and are not catching up."""
-        best: dict[SimulatedPlan, tuple[float, float]] = {}
+        best: dict[ScheduledPlan, tuple[float, float]] = {}
         living = self._living()
         ended = []
         for place in places:
@@ -460,7 +460,7 @@ class Lane:
     parameters: Rows | None = None
 
     @property
-    def strength(self) -> SimulatedPlan:
+    def strength(self) -> ScheduledPlan:
         """Return a key equal for runs with the same account: noise goes with the clip."""
         return attrs.evolve(self.setting.plan, clip=1.0)
 
@@ -521,7 +521,7 @@ def make_lanes(
     """Return a lane for each of the settings; refuse what cannot be drawn or accounted for."""
     lanes: list[Lane] = []
     made: dict[
-        tuple[SimulatedPlan, int], tuple[Any, ...]
+        tuple[ScheduledPlan, int], tuple[Any, ...]
     ] = {}  # by all that a mechanism and its account depend on
     for setting in settings:
         key = plan, rounds = setting.plan, setting.training.rounds
@@ -538,7 +538,7 @@ def make_lanes(
     return lanes
 
 
-def _stop(plan: SimulatedPlan, rounds: int, account: ClientCosts, schedule: Schedule) -> int:
+def _stop(plan: ScheduledPlan, rounds: int, account: ClientCosts, schedule: Schedule) -> int:
     """Return the first round that the budget forbids, known since cohorts are public."""
     if plan.epsilon is None:
         return rounds

@@ -9,34 +9,15 @@ from typing import Any
 
 import numpy as np
 
-from plans import flat_plan
-from quietbit.federation.simulate import Score, Training, simulate
+from federation.simulate.makers import Flat
+from quietbit.federation.simulate import Training, simulate
+from quietbit_lab.schedule import ZIPF, ScheduledPlan
 
 GIVEN: dict[str, Any] = {"clip": 1.0, "adjacency": "zero-out", "rng": "seeded", "seed": 3}
 
 
-class Flat:
-    """Clients that pull eight parameters towards 1, each with an update made when it is asked
-    for.
-    """
-
-    name, dimension = "flat", 8
-
-    def __init__(self, nodes: int) -> None:
-        self.sizes = np.ones(nodes, dtype=np.int64)
-
-    def initial(self, seed: int) -> Any:
-        return np.zeros(self.dimension, dtype=np.float32)
-
-    def updates(self, parameters: Any, clients: Any, plan: Any, out: Any) -> None:
-        out[:] = 0.3 * np.clip(parameters - 1.0, -1, 1)
-
-    def evaluate(self, parameters: Any) -> Score:
-        return Score(0.0, float(np.square(parameters - 1).mean()))
-
-
 def run(nodes: int, rounds: int = 20) -> Any:
-    plan = flat_plan("vmvu", **GIVEN, epsilon=8.0, releases=3, cohort=100, participation="zipf")
+    plan = ScheduledPlan("vmvu", **GIVEN, epsilon=8.0, releases=3, cohort=100, participation=ZIPF)
     return simulate(Flat(nodes), plan, Training(lr=0.3, rounds=rounds, momentum=0.0))
 
 

@@ -6,10 +6,11 @@ import numpy as np
 import pytest
 
 from federation.simulate.makers import chosen, small_problem
-from plans import flat_plan
+from plans import fields
 from quietbit import Adjacency, Ball, Gaussian
-from quietbit.federation.participation import POISSON, Schedule, releases_per_client
+from quietbit.federation.participation import releases_per_client
 from quietbit.federation.simulate.loop import simulate
+from quietbit_lab.schedule import POISSON, ScheduledPlan, SecretDraws
 from refusals import refuses
 
 CLIENTS, COHORT, ROUNDS, DIMENSION = 1000, 50, 40, 20
@@ -24,11 +25,12 @@ SIZES = np.ones(CLIENTS, dtype=np.int64)
 
 
 def plan(**changes):
-    return flat_plan(**{**CHOSEN, "participation": POISSON, "noise_multiplier": 2.0, **changes})
+    given = {**CHOSEN, "participation": POISSON, "noise_multiplier": 2.0, **changes}
+    return ScheduledPlan(**fields(given.pop("mechanism"), given))
 
 
 def test_everybody_is_drawn_by_itself_and_charged_in_every_round():
-    schedule = Schedule(POISSON, CLIENTS, COHORT)
+    schedule = SecretDraws(CLIENTS, COHORT)
     drawn = np.zeros(CLIENTS)
     sizes = []
     for number in range(400):
@@ -42,7 +44,7 @@ def test_everybody_is_drawn_by_itself_and_charged_in_every_round():
     assert abs(drawn.sum() - 20_000) < 1103
     assert drawn.max() < 72
     assert np.array_equal(releases_per_client(schedule, 7), np.full(CLIENTS, 7))
-    assert not np.array_equal(Schedule(POISSON, CLIENTS, COHORT).cohort(0), schedule.cohort(0))
+    assert not np.array_equal(SecretDraws(CLIENTS, COHORT).cohort(0), schedule.cohort(0))
 
 
 def test_the_account_is_that_of_dp_accounting():
