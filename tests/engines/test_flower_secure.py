@@ -16,13 +16,8 @@ pytest.importorskip("cryptography", reason="needs the all extra: pip install 'qu
 
 from engines.simulation import simulate_app
 from plans import engine_plan
-from quietbit import Adjacency
 from quietbit.kernel.client_rng import seeded_client_rng
-from quietbit.node.budget import account_of
-from quietbit.node.ledger import StateLedger
-from quietbit.privacy.account import Account
 from quietbit.secagg.plan import masked_size
-from quietbit.target import Target
 from quietbit.wire.payload import Payload
 from quietbit.wire.uplink import Uplink
 
@@ -89,26 +84,6 @@ def test_every_masked_sum_is_the_plain_sum_of_those_who_stayed_bit_for_bit(outco
     assert problem().evaluate(model).accuracy > 0.5  # three sums; a guess is right one time in ten
 
 
-def test_too_many_dropouts_fail_closed(outcome):
-    entries = outcome["report"]["rounds"]
-    assert [entry["skipped"] for entry in entries] == [
-        number == FAILED for number in range(1, ROUNDS + 1)
-    ]
-    assert [entry["steps"] for entry in entries] == [
-        [9, 9, 8, 8, 7],
-        [10, 9, 7, 7, 7],
-        [10, 10, 6, 0, 0],
-        [10, 10, 10, 10, 7],
-    ]
-    assert any(
-        "Only 6 clients sent their masked vectors; the threshold is 7" in r
-        for r in entries[FAILED - 1]["reasons"]
-    )
-    assert not [
-        note for note in outcome["notes"] if note["round"] == FAILED and note["step"] == "unmask"
-    ]
-
-
 def test_bytes_and_records_that_leave_a_node(outcome):
     answered = [note for note in outcome["notes"] if not note["error"]]
     assert len(answered) == len(outcome["notes"])
@@ -132,44 +107,3 @@ def test_bytes_and_records_that_leave_a_node(outcome):
         for note in answered
         if note["step"] != "vector"
     )
-
-
-def test_ledgers_and_report_name_the_trust_and_the_honest_clients(outcome, mechanism):
-    last = {
-        n["partition"]: StateLedger({"ledger": n["ledger"]}).read()
-        for n in outcome["notes"]
-        if n["ledger"]
-    }
-    lost = {
-        p: [key for key, gone in LOST.items() if p in gone and key[1] != "unmask"] for p in NODES
-    }
-    # An answer that was lost on the way is in the node's ledger; a request that never came is not.
-    assert {p: ledger.releases for p, ledger in last.items()} == {
-        p: ROUNDS - len(lost[p]) for p in NODES
-    }
-    assert all({honest for _, honest, _ in ledger.counts()} == {6} for ledger in last.values())
-    report, cap = outcome["report"], SETTINGS.target
-    held = report["guarantee"]
-    words = (
-        held["trust"],
-        held["min_honest_clients"],
-        report["settings"]["quietbit.secure-aggregation.threshold"],
-    )
-    assert words == ("secure-aggregation", 6, 7)
-    assert (
-        held["epsilon_upper"]
-        == Account(cap, "adaptive").spend(SETTINGS.release(mechanism), ROUNDS).epsilon()
-        <= 30.0
-    )
-    assert held["epsilon_upper"] >= (mechanism.sum_privacy(6, Adjacency.ZERO_OUT) * ROUNDS).epsilon(
-        1e-5
-    )
-    assert account_of(last[6], cap, 6).epsilon() == held["epsilon_upper"]
-    local = Target(30.0, 1e-5, Adjacency.ZERO_OUT)
-    assert account_of(last[6], local, 6).epsilon() > held["epsilon_upper"]  # had the masks failed
-
-
-def test_secrets_are_forgotten_with_the_last_step(outcome):
-    done = [note for note in outcome["notes"] if note["step"] == "unmask"]
-    assert len(done) == 7 + 7 + 10
-    assert all("quietbit-sum" not in note["state"] for note in done)
