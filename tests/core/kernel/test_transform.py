@@ -227,3 +227,15 @@ def test_results_do_not_depend_on_the_instruction_set():
         for extra in sets
     ]
     assert found[0] == found[1] == found[2]
+
+
+@pytest.mark.parametrize("block", [None, 1 << 19])
+@pytest.mark.parametrize("kind", [np.float32, np.float64])
+def test_transforms_longer_than_a_span_are_those_of_the_reference(kernel, block, kind) -> None:
+    values = np.random.default_rng(8).normal(size=600_000).astype(kind)
+    reference = select("reference")
+    expected = reference.rotate(values, 5, block, factor=0.7, kind=kind)
+    rotated = kernel.rotate(values, 5, block, factor=0.7, kind=kind)
+    assert rotated.tobytes() == expected.tobytes()
+    back = reference.rotate_back(expected.copy(), 5, block)
+    assert kernel.rotate_back(rotated, 5, block).tobytes() == back.tobytes()
