@@ -1,9 +1,4 @@
 import json
-import os
-import signal
-import subprocess
-import sys
-import time
 
 import pytest
 
@@ -103,31 +98,6 @@ def test_a_batch_stopped_by_the_clock_continues_where_it_was(tmp_path, monkeypat
     assert any("continuing 2 runs at round 50" in words for words in noted)
     assert points(tmp_path / "part") == points(tmp_path / "whole")
     assert not (tmp_path / "part" / BATCH).exists()
-
-
-@pytest.mark.long  # tests/lab/experiment/test_sweep.py kills one of single runs
-def test_a_killed_sweep_is_resumed_with_nothing_lost_or_run_twice(tmp_path):
-    script = (
-        "import sys; from pathlib import Path; sys.path.insert(0, sys.argv[2]);"
-        "from lab.task.test_batch_sweep import small_sweep, together;"
-        "from quietbit_lab.task.batch_sweep import run_batches;"
-        "run_batches(small_sweep(400), Path(sys.argv[1]), together(), resume=True)"
-    )
-    tests = os.path.abspath(os.path.join(os.path.dirname(__file__), "..", ".."))
-    process = subprocess.Popen([sys.executable, "-c", script, str(tmp_path), tests])
-    deadline = time.monotonic() + 60
-    while (
-        time.monotonic() < deadline and process.poll() is None and not (tmp_path / RESULTS).exists()
-    ):
-        time.sleep(0.005)
-    process.send_signal(signal.SIGKILL)
-    process.wait()
-    kept = (tmp_path / RESULTS).read_bytes()
-    sweep = small_sweep(400)
-    run_batches(sweep, tmp_path, together(), resume=True)
-    assert (tmp_path / RESULTS).read_bytes().startswith(kept[: kept.rfind(b"\n") + 1])
-    names = [line["job"] for line in read_lines(tmp_path / RESULTS)]
-    assert sorted(names) == sorted(job.identity for job in sweep.jobs)
 
 
 def test_a_stale_checkpoint_is_not_continued(tmp_path):

@@ -110,16 +110,6 @@ def test_no_sample_moves_an_update_by_more_than_its_share(norm):
     assert Ball(norm, clip, problem.dimension).contains(row[0])
 
 
-def test_clients_of_one_sample_go_through_together():
-    problem = ModuleProblem(images(9, 10), Partition.one_each(9), mnist_network)
-    parameters, plan = problem.initial(1), LocalPlan(Norm.L2, 0.3)
-    together, alone = (np.zeros((9, problem.dimension), dtype=np.float32) for _ in range(2))
-    problem.updates(parameters, np.arange(9), plan, together)
-    for k in range(9):
-        problem.updates(parameters, np.array([k]), plan, alone[k : k + 1])
-    np.testing.assert_allclose(together, alone, atol=1e-6)
-
-
 def test_pieces_that_cross_clients_change_nothing(monkeypatch):
     """What a GPU does: all samples of a cohort in a few pieces, which cut through clients."""
     problem = ModuleProblem(images(23, 10), Partition.groups(23, 5, 0), mnist_network)

@@ -1,7 +1,5 @@
 """Networks side by side against the simulator: same rounds without noise, same moments."""
 
-import time
-
 import numpy as np
 import pytest
 
@@ -11,9 +9,7 @@ from quietbit.federation.simulate.clients import ClientSide
 from quietbit.federation.simulate.loop import play_round, simulate
 from quietbit_lab.baseline.noise import Laplace
 from quietbit_lab.baseline.skellam import IndependentSkellam, Skellam
-from quietbit_lab.experiment.grid import Job, Sweep
 from quietbit_lab.experiment.record import Setting
-from quietbit_lab.experiment.sweep import finished
 from quietbit_lab.task.dataset import Dataset, Examples, Partition
 from quietbit_lab.task.module import ModuleProblem
 
@@ -22,7 +18,6 @@ nn = torch.nn
 
 from quietbit_lab.cohort.means import way_of  # noqa: E402
 from quietbit_lab.task.batch import Batch  # noqa: E402
-from quietbit_lab.task.batch_sweep import BatchTogether, run_batches  # noqa: E402
 from quietbit_lab.task.module_device import Networks  # noqa: E402
 from refusals import refuses  # noqa: E402
 
@@ -234,22 +229,3 @@ def test_different_walks_and_unknown_mechanisms_are_refused():
     )  # no normal replaces it
     with refuses("variance of a cohort's Skellam noise"):
         way_of(few, 3)
-
-
-def test_a_sweep_stops_by_the_clock_and_goes_on(tmp_path):
-    jobs = tuple(
-        Job(chosen(mechanism="none", lr=lr, seed=seed), {"name": "dots"}, "none")
-        for lr in (0.1, 0.2)
-        for seed in (1, 2)
-    )
-    sweep = Sweep("dots", "A claim.", jobs)
-    together = BatchTogether("cpu", lambda task, seed: problem())
-    assert together.train(jobs[:1], tmp_path / "unused", time.monotonic()) is None
-    assert run_batches(sweep, tmp_path, together, minutes=1e-9) == 0
-    assert run_batches(sweep, tmp_path, together, resume=True) == 4
-    lines = finished(tmp_path)
-    assert {line["job"] for line in lines} == {job.identity for job in jobs}
-    assert [line["record"]["batch"]["runs"] for line in lines] == [2] * 4
-    alone = together.alone(jobs[0])
-    same = next(line for line in lines if line["job"] == alone["job"])
-    assert same["record"]["points"][-1]["accuracy"] == alone["record"]["points"][-1]["accuracy"]
