@@ -8,10 +8,9 @@ Idea     an adapter says how its engine carries requests and replies and what a 
 
 from __future__ import annotations
 
-import math
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict, replace
+from dataclasses import replace
 from functools import partial
 from logging import ERROR, WARNING
 from typing import Any, TypeVar, final
@@ -19,12 +18,13 @@ from typing import Any, TypeVar, final
 from quietbit.errors import QuietbitError, require
 from quietbit.federation.collectors import Collector, Plain, Singles
 from quietbit.federation.messages import Asked, BatchFault, Node, Reply, pieces_of
+from quietbit.federation.node_costs import NodeCosts
 from quietbit.federation.outlook import outlook
 from quietbit.federation.part import Aside, Model, Part, Scope, Step, lifted
 from quietbit.federation.parts.evaluation import Evaluating, EvaluationReport
 from quietbit.federation.parts.secure_aggregation import MaskedSums
 from quietbit.federation.plan import Plan
-from quietbit.federation.record import Counts, NodeReport, Note, Outcome, RoundReport
+from quietbit.federation.record import Counts, Note, Outcome, RoundReport
 from quietbit.federation.report import Report
 from quietbit.federation.request import request_record
 from quietbit.federation.round import PASSED_NO_GATE, Round, note_names, side_scope
@@ -32,9 +32,6 @@ from quietbit.federation.terms import Say
 from quietbit.mechanism.base import Mechanism
 from quietbit.mechanism.registry import identity_of
 from quietbit.node.request import run_name
-from quietbit.privacy.account import Account
-from quietbit.privacy.cost import Cost
-from quietbit.privacy.guarantee import Guarantee
 from quietbit.wire.uplink import Uplink
 
 __all__ = ["Run"]
@@ -76,9 +73,8 @@ class Run:
         self._protect = protect
         self._open: Round | None = None
         self._faults = Counter[BatchFault]()  # of the apps of the last round, in a simulation
-        self._account = Account(plan.update_target, "adaptive")
         self._mechanism: Mechanism | None = None
-        self._cost = Cost()
+        self._costs = NodeCosts(plan, self.parts, self.updates)
         # By section: the mechanism of its last round, how it is described, and its channel.
         self._known: dict[str, tuple[Mechanism | None, dict[str, Any], Uplink | None]] = {}
 
@@ -110,7 +106,7 @@ class Run:
         dimension = self.dimension(dimension)
         if self._mechanism is None:
             self._mechanism = self.plan.mechanism_for(dimension)
-            self._cost = self.plan.release(self._mechanism)
+            self._costs.update = self.plan.release(self._mechanism)
         known = self._mechanism.ball.dimension
         rule = f"{known}, as in earlier rounds"
         require(dimension == known, "number of parameters", dimension, rule)
@@ -305,7 +301,7 @@ class Run:
         """Return what the run has cost the worst client by now; None without a guarantee."""
         if self.unprotected:
             return None
-        return self._worst().epsilon_upper
+        return self._costs.worst().epsilon_upper
 
     def charge_rounds(self, number: int) -> None:
         """Add what parts have spent by now to round ``number`` and to those after it."""
@@ -324,7 +320,7 @@ class Run:
         if self.unprotected:
             rounds = [replace(entry, epsilon_upper=None) for entry in rounds]
         elif self._mechanism is not None or any(part.counts for part in self.parts):
-            guarantee = self._worst()
+            guarantee = self._costs.worst()
         identity = ""
         dimension = 0
         if self._mechanism is not None:
@@ -337,7 +333,7 @@ class Run:
             identity=identity,
             dimension=dimension,
             rounds=tuple(rounds),
-            nodes=self._nodes(),
+            nodes=self._costs.nodes(guaranteed=not self.unprotected),
             guarantee=guarantee,
             scores=tuple(scores),
             evaluations=() if evaluating is None else tuple(evaluating.reports),
@@ -346,48 +342,6 @@ class Run:
             uplink_beside=self.uplink_beside,
             downlink_beside=self.downlink_beside,
         )
-
-    def _nodes(self) -> tuple[NodeReport, ...]:
-        """Return the counts of every node, numbered ones first."""
-        names = set(self.updates).union(*(part.counts for part in self.parts))
-        epsilons: dict[tuple[int, ...], float | None] = {}
-        nodes = []
-        for node in sorted(names, key=lambda name: (isinstance(name, str), name)):
-            counts = self.updates.get(node, Counts())
-            others = [part.counts.get(node, Counts()).releases for part in self.parts]
-            key = (counts.releases, *others)
-            if key not in epsilons:
-                cost = None if self.unprotected else self._guarantee(*key).epsilon_upper
-                epsilons[key] = cost
-            entry = NodeReport(
-                node,
-                **asdict(counts),
-                releases=counts.releases,
-                epsilon_upper=epsilons[key],
-                evaluations=sum(others),
-            )
-            nodes.append(entry)
-        return tuple(nodes)
-
-    def _guarantee(self, updates: int, *others: int) -> Guarantee:
-        """Return what a node's updates, and its other releases by part, cost it."""
-        account = self._account
-        apart = 0.0
-        if updates:
-            account = account.spend(self._cost, updates)
-        for part, releases in zip(self.parts, others, strict=True):
-            if releases:
-                apart += part.spends(releases)
-        guarantee = account.guarantee()
-        if not apart:
-            return guarantee
-        total = math.nextafter(guarantee.epsilon_upper + apart, math.inf)
-        return replace(guarantee, epsilon_upper=total)
-
-    def _worst(self) -> Guarantee:
-        """Return the guarantee of the most updates and the most other releases of any client."""
-        others = [_most(part.counts) for part in self.parts]
-        return replace(self._guarantee(_most(self.updates), *others), delta=self.plan.delta)
 
 
 def _section_parts(plan: Plan, say: Say, given: Mapping[str, Any]) -> list[Part]:
@@ -399,11 +353,6 @@ def _section_parts(plan: Plan, say: Say, given: Mapping[str, Any]) -> list[Part]
         require(known, name, type(value).__name__, "left out without its section of the plan")
     parts = [section.part(plan, say, given.get(section.needs)) for section in sections]
     return [part for part in parts if part is not None]
-
-
-def _most(counts: Mapping[Node, Counts]) -> int:
-    """Return the releases of the node with the most."""
-    return max((entry.releases for entry in counts.values()), default=0)
 
 
 def _of_apps(count: int, fault: BatchFault) -> str:
