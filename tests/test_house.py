@@ -14,8 +14,8 @@ import quietbit
 SRC = Path(quietbit.__file__).parent
 LAB = SRC.parents[1] / "packages" / "lab" / "src" / "quietbit_lab"
 MODULES_IN_CYCLES = 5
-MODULES_OF_A_PART = 76
-NAMES_OF_A_FILE = 73
+MODULES_OF_A_PART = 62
+NAMES_OF_A_FILE = 60
 MEDIAN_NAMES = 10
 
 
