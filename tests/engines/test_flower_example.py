@@ -7,6 +7,8 @@ import tomllib
 from pathlib import Path
 
 from quietbit import Plan
+from quietbit.federation.report import COUNTS
+from quietbit.mechanism.registry import identity_of
 
 EXAMPLE = Path(__file__).parent.parent.parent / "examples" / "flower-digits"
 README = (EXAMPLE / "README.md").read_text(encoding="utf-8")
@@ -31,8 +33,11 @@ def test_the_settings_are_those_of_the_app():
     config = app["tool"]["flwr"]["app"]["config"]["quietbit"]
     shown = tomllib.loads(blocks("toml")[0])["tool"]["flwr"]["app"]["config"]["quietbit"]
     assert shown.items() <= config.items()
-    Plan.from_run_config({f"quietbit.{key}": value for key, value in config.items()})
+    plan = Plan.from_run_config({f"quietbit.{key}": value for key, value in config.items()})
     assert "quietbit.epsilon=150.0 quietbit.releases=3" in README
+    # The output that is shown is of a run of today.
+    assert f"650 parameters, mechanism {identity_of(plan.mechanism_for(650)).hex()[:16]}" in README
+    assert f"{COUNTS}      uplink    downlink  notes" in README
 
 
 def test_links_lead_somewhere():
