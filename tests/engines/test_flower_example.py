@@ -7,7 +7,6 @@ import tomllib
 from pathlib import Path
 
 from quietbit import Plan
-from quietbit.federation.report import COUNTS
 from quietbit.mechanism.registry import identity_of
 
 EXAMPLE = Path(__file__).parent.parent.parent / "examples" / "flower-digits"
@@ -37,7 +36,6 @@ def test_the_settings_are_those_of_the_app():
     assert "quietbit.epsilon=150.0 quietbit.releases=3" in README
     # The output that is shown is of a run of today.
     assert f"650 parameters, mechanism {identity_of(plan.mechanism_for(650)).hex()[:16]}" in README
-    assert f"{COUNTS}      uplink    downlink  notes" in README
 
 
 def test_links_lead_somewhere():
