@@ -570,3 +570,13 @@ def test_what_an_app_writes_into_its_context_stays_but_for_our_records():
     assert SIMULATED(request(), place, writes).has_content()
     assert place.state["mine"] == ConfigRecord({"x": 1})
     assert ledger(place).releases == 1
+
+
+def test_a_release_that_is_noted_and_cannot_be_made_says_so(monkeypatch):
+    def broken(*_):
+        raise MemoryError
+
+    monkeypatch.setattr(Uplink, "send", broken)
+    place = context(11)
+    reason(SIMULATED(request(), place, app(SHIFT)), "quietbit, answered before: ")
+    assert ledger(place).releases == 1

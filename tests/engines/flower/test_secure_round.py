@@ -224,3 +224,26 @@ def test_strategies_and_mechanisms_without_sums_are_refused():
         PrivateStrategy(Krum(), CONFIG)
     with refuses("quietbit.mechanism", "sign"):
         PrivateStrategy(FedAvg(), CONFIG | {"quietbit.mechanism": "sign"})
+
+
+@pytest.mark.parametrize("helpers", [6, 4])
+def test_a_wrong_share_does_not_pass_for_a_sum(helpers):
+    """It is not the one that was dealt: with answers to spare the sum is right without it, and its
+    holder is named.
+    """
+
+    def alter(step, node, reply):
+        if (step, node) == ("unmask", 103):
+            answer = bytearray(reply.content[SUM]["answer"])
+            answer[-1] ^= 1  # of the last client's seed
+            reply.content[SUM] = ConfigRecord({"step": step, "answer": bytes(answer)})
+        return reply
+
+    strategy, (before, after) = run(
+        Room({("unmask", node) for node in NODES[helpers:]}, alter=alter)
+    )
+    (entry,) = strategy.report().rounds
+    assert entry.skipped == (helpers == 4)
+    assert after is None if helpers == 4 else np.array_equal(flat(after), stepped(before, NODES))
+    said = "node 103 broke the protocol: it sent a share of client 6's secret that it was not dealt"
+    assert said in entry.sentences()

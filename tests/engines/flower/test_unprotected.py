@@ -188,3 +188,15 @@ def test_a_strategy_that_asks_a_node_twice_in_a_round_is_refused():
 
     with pytest.raises(InvalidParameter, match="requests to one node in a round"):
         Federation(Twice()).ask(1, model())
+
+
+def test_names_of_numbers_are_few_and_printable_in_the_sentence():
+    federation = Federation()
+    play(federation, 1)
+    names = {f"{place}\x1b[2J\u202e{'x' * 500}": 1.0 for place in range(300)}
+    evaluate(federation, 1, {METRICS: MetricRecord(names)})
+    report = federation.strategy.report()
+    assert len(report.numbers) == 100
+    assert len(report.promise()) < 700
+    assert report.promise().isprintable()
+    assert str(report).replace("\n", "").isprintable()

@@ -137,3 +137,34 @@ def test_whatever_stands_for_an_answer_counts_once_or_not_at_all(tmp_path):
 def test_validations_need_something_to_ask():
     with pytest.raises(InvalidParameter, match=r"quietbit\.evaluate"):
         PrivateReceiver(dict(CONFIG), **VALIDATIONS)
+
+
+def answer_of(reply):
+    return content(reply)["quietbit"]["answer"]
+
+
+def test_few_answers_are_spread_over_the_rounds(tmp_path):
+    server = Server({**TRUE, "quietbit.evaluate.releases": 2}, tmp_path)
+    site = Site(right(1.0))
+    replies = [site.does(server.asks(number=number)) for number in range(4)]
+    assert ["answer" in content(reply)["quietbit"] for reply in replies] == [
+        False,
+        True,
+        False,
+        True,
+    ]
+
+
+@pytest.mark.parametrize(
+    "said",
+    [{}, {"loss": 0.3}, {"accuracy": float("nan")}, {"accuracy": "high"}, {"accuracy": [1, 2]}],
+)
+def test_an_app_without_the_metric_answers_like_any_other(said, tmp_path):
+    server = Server(TRUE, tmp_path)
+    reply = Site(trained(initial_metrics=said)).does(server.asks())
+    assert len(answer_of(reply)) == len(
+        answer_of(Site(right(1.0), "site-2").does(server.asks("site-2")))
+    )
+    server.takes(reply)
+    found = server.report(tmp_path)
+    assert [entry["answered"] for entry in (*found["rounds"], *found["evaluations"])] == [1, 1]

@@ -158,3 +158,15 @@ def test_tensors_are_replayed_as_tensors(tmp_path):
         workflow.server.hears(AppEventType.AFTER_SHAREABLE_TO_LEARNABLE, global_model=learnt)
         assert isinstance(seen[-1], torch.Tensor)
         assert isinstance(model["weight"], torch.Tensor)
+
+
+def test_a_site_without_a_folder_gets_the_full_model_and_is_not_asked_to_replay_for_ever(tmp_path):
+    rules = {"mechanisms": ("vmvu",), "adjacency": "zero-out"}
+    workflow, site = (
+        Workflow(local(), folder=tmp_path),
+        Site(trained(), properties=owned(tmp_path, **rules)),
+    )
+    whole = [
+        bool(workflow.round(number, [site])[0]["site-1"]["DXO"]["data"]) for number in range(5)
+    ]
+    assert whole == [True, False, True, False, True]

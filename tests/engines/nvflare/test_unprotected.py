@@ -187,3 +187,17 @@ def test_answers_that_were_not_asked_for_count_beside_updates(tmp_path):
         server.takes(Shareable({"quietbit": {"answer": b"words"}}), number=4)
     (node,) = server.report(tmp_path)["nodes"]
     assert (node["releases"], node["evaluations"]) == (1, 2)
+
+
+def test_an_answer_about_a_model_is_unprotected_too(tmp_path):
+    server = Server(EVALUATES, tmp_path, validations=["validate"])
+    answered(server, "site-1")
+    server.asks("site-1", 7, name="validate")
+    seen = server.takes(raw(DataKind.METRICS), "site-1", 7, name="validate")
+    assert seen["DXO"]["data"] == {}
+    assert asked(server) == ["site-2"]
+    with pytest.raises(QuietbitError, match="asks site-1 again"):
+        server.asks("site-1", 8, name="validate")
+    report = server.report(tmp_path)
+    assert report["guarantee"] is None
+    assert str(SECRET) not in json.dumps(report)
