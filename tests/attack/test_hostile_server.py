@@ -33,9 +33,10 @@ from quietbit.mechanism.additive import Gaussian
 from quietbit.mechanism.ball import Ball, Norm
 from quietbit.mechanism.interpolated import InterpolatedMVU
 from quietbit.node.budget import account_of
+from quietbit.node.frame import Framed
 from quietbit.node.ledger import FileLedger
 from quietbit.node.policy import Policy
-from quietbit.node.request import STEPS, Framed
+from quietbit.node.request import STEPS
 from quietbit.secagg.codec import encode
 from quietbit.secagg.plan import masked_size
 from quietbit.wire.uplink import Uplink

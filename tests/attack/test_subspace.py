@@ -19,8 +19,8 @@ from quietbit.federation.request import request_record
 from quietbit.gradients.subspace import Subspace
 from quietbit.mechanism.additive import Gaussian
 from quietbit.mechanism.ball import Ball, Norm
+from quietbit.node.frame import Framed
 from quietbit.node.ledger import FileLedger
-from quietbit.node.request import Framed
 from quietbit.wire.uplink import Uplink
 from spaces import space_of_seed
 

@@ -11,7 +11,7 @@ from quietbit.federation import messages as module
 from quietbit.federation.client import Subject
 from quietbit.federation.messages import NodeName, answer_of, join_pieces, split_pieces, sum_request
 from quietbit.federation.request import read_request, request_record
-from quietbit.node.request import Framed
+from quietbit.node.frame import Framed
 
 SAMPLE = Framed(2**64 - 1, 3, 2**63, b"payload")
 

@@ -21,8 +21,9 @@ from quietbit.kernel.rng import RandomBits
 from quietbit.mechanism.abilities import Batches, sampling_rate_of
 from quietbit.mechanism.base import Batch
 from quietbit.mechanism.batch import draw_batch
+from quietbit.node.frame import Framed
 from quietbit.node.refusal import Noted
-from quietbit.node.request import Framed, Request
+from quietbit.node.request import Request
 from quietbit.node.sum_step import SumStep
 from quietbit.wire.uplink import Uplink
 

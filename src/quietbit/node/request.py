@@ -3,8 +3,7 @@
 Idea     a request is plain values, checked when it is read: the same one can come from Flower's
          record, over a gatekeeper's socket or from any program. It describes in full the mechanism
          that the server will decode with. The node builds the mechanism from the description and
-         computes the cost from the numbers that it will sample with; it trusts nothing else. A
-         release is framed with the run, round and node it was made for.
+         computes the cost from the numbers that it will sample with; it trusts nothing else.
 Symbols  n: clients of a sum, numbered from 1; t: threshold; k: honest clients, as the run assumes.
 Source   the steps are those of `quietbit.secagg.client`, their tables of `quietbit.secagg.codec`.
          In the active model, `identity` comes first, once per run, and returns the node's public
@@ -14,7 +13,6 @@ Source   the steps are those of `quietbit.secagg.client`, their tables of `quiet
 from __future__ import annotations
 
 import json
-import struct
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from enum import StrEnum, unique
@@ -28,7 +26,6 @@ from quietbit.errors import (
     QuietbitError,
     check_int,
     check_real,
-    refuse_payload,
     require,
 )
 from quietbit.kernel.base import MAX_DIMENSION
@@ -44,7 +41,6 @@ from quietbit.wire.uplink import Uplink
 
 __all__ = [
     "STEPS",
-    "Framed",
     "ProposedMechanism",
     "Request",
     "Step",
@@ -62,9 +58,6 @@ OF_RUN = ("run", "node", "client", "dimension", "epsilon", "delta", "adjacency",
 MOST_READ = 256  # mechanisms that a process caches: as many as a ledger holds
 # Characters. This bounds the work, too: the largest description took 0.3 s to build.
 MOST_DESCRIPTION = 2**18
-MAGIC = b"QBR"  # then version, round, run and node, little-endian, and the payload
-VERSION = 2
-FRAME = struct.Struct("<3sBIQQ")
 
 
 @final
@@ -361,42 +354,3 @@ def sum_plan(request: Request, mechanism: Mechanism, members: tuple[bytes, ...] 
 def run_name(run: int) -> bytes:
     """Return a run's name, from which `Mechanism.for_round` derives rows that all clients share."""
     return str(run).encode()
-
-
-@final
-@dataclass(frozen=True, slots=True)
-class Framed:
-    """A payload bound to a run, a round and a node."""
-
-    run: int
-    round: int
-    node: int
-    payload: bytes | memoryview
-
-    def to_bytes(self) -> bytes:
-        """Return the frame followed by the payload."""
-        return FRAME.pack(MAGIC, VERSION, self.round, self.run, self.node) + self.payload
-
-    @classmethod
-    def from_bytes(cls, data: bytes) -> Framed:
-        """Read a release; the aggregator checks its payload."""
-        if len(data) < FRAME.size:
-            refuse_payload("length of the release", f"at least {FRAME.size} bytes", len(data))
-        magic, version, number, run, node = FRAME.unpack_from(data)
-        if (magic, version) != (MAGIC, VERSION):
-            refuse_payload(
-                "magic and version of the release",
-                f"{MAGIC!r} and {VERSION}",
-                f"{magic!r} and {version}",
-            )
-        return cls(run, number, node, memoryview(data)[FRAME.size :])
-
-    def expect(self, run: int, number: int, node: int) -> None:
-        """Refuse a release that was made for another run or round, or by another node."""
-        for name, expected, value in (
-            ("run", run, self.run),
-            ("round", number, self.round),
-            ("node", node, self.node),
-        ):
-            if expected != value:
-                refuse_payload(f"{name} of the release", f"{expected}", value)

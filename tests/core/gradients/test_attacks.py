@@ -17,7 +17,7 @@ from quietbit.gradients import SampleGradients, sample_gradients
 from quietbit.mechanism.additive import Gaussian
 from quietbit.mechanism.ball import Ball, Norm
 from quietbit.mechanism.batch import PoissonBatch
-from quietbit.node.request import Framed
+from quietbit.node.frame import Framed
 from quietbit.wire.uplink import Uplink
 
 torch = pytest.importorskip("torch")

@@ -42,11 +42,11 @@ from quietbit.federation.request import request_record
 from quietbit.flower import PrivateClientApp, SeededRngWarning, Simulation
 from quietbit.flower import client as client_module
 from quietbit.kernel.client_rng import seeded_client_rng
+from quietbit.node.frame import Framed
 from quietbit.node.gate import LocalGate
 from quietbit.node.gatekeeper import Gatekeeper
 from quietbit.node.ledger import FileLedger
 from quietbit.node.policy import Policy
-from quietbit.node.request import Framed
 from quietbit.wire.uplink import Uplink
 
 SETTINGS = Plan.from_run_config(CONFIG)

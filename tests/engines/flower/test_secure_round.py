@@ -31,7 +31,7 @@ from engines.flower.secure_kit import (
 from quietbit.errors import InvalidParameter
 from quietbit.flower import PrivateStrategy
 from quietbit.node.budget import account_of
-from quietbit.node.request import Framed
+from quietbit.node.frame import Framed
 from quietbit.privacy.account import Account
 from quietbit.secagg.plan import masked_size
 from quietbit.target import Adjacency, Target

@@ -39,11 +39,11 @@ from engines.nvflare.kit import (
 )
 from federation.node.makers import books, write_policy
 from quietbit.errors import InvalidParameter
+from quietbit.node.frame import Framed
 from quietbit.node.gate import LocalGate
 from quietbit.node.gatekeeper import Gatekeeper
 from quietbit.node.ledger import FileLedger
 from quietbit.node.policy import Policy
-from quietbit.node.request import Framed
 from quietbit.nvflare import PrivateUplink
 from quietbit.nvflare.client import number_of
 from quietbit.wire.uplink import Uplink

@@ -36,7 +36,7 @@ from engines.nvflare.kit import (
 )
 from quietbit.errors import InvalidParameter
 from quietbit.federation.exchange import NO_WEIGHT
-from quietbit.node.request import Framed
+from quietbit.node.frame import Framed
 from quietbit.nvflare import PrivateReceiver, add_privacy
 from quietbit.nvflare.client import number_of
 from quietbit.wire.uplink import Uplink

@@ -17,11 +17,12 @@ from quietbit.mechanism.adaptive_clip import AdaptiveClip
 from quietbit.mechanism.base import Mechanism
 from quietbit.mechanism.response import RandomisedResponse
 from quietbit.node.budget import account_of, epsilon_spent
+from quietbit.node.frame import Framed
 from quietbit.node.gate import LocalGate
 from quietbit.node.gatekeeper import Gatekeeper, RemoteGate
 from quietbit.node.ledger import FileLedger
 from quietbit.node.refusal import AnsweredBefore, BudgetSpent, NotAllowed
-from quietbit.node.request import Framed, Step, SumPart
+from quietbit.node.request import Step, SumPart
 from quietbit.node.sender import PrivateSender
 from quietbit.privacy.account import Account
 from quietbit.privacy.cost import Cost

@@ -7,9 +7,10 @@ from federation.node.makers import DIMENSION, MECHANISM, books, forbids, keeper,
 from quietbit import Adjacency, InvalidPayload
 from quietbit.mechanism.adaptive_clip import AdaptiveClip
 from quietbit.node.budget import account_of
+from quietbit.node.frame import Framed
 from quietbit.node.policy import Policy
 from quietbit.node.refusal import BudgetSpent
-from quietbit.node.request import Framed, ProposedMechanism, description_of, run_name
+from quietbit.node.request import ProposedMechanism, description_of, run_name
 from quietbit.privacy.account import Account
 from quietbit.target import Target
 from quietbit.wire.uplink import Uplink

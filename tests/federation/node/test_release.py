@@ -27,6 +27,7 @@ from quietbit.mechanism.interpolated import InterpolatedMVU
 from quietbit.node import ledger
 from quietbit.node import release as module
 from quietbit.node.budget import account_of
+from quietbit.node.frame import Framed
 from quietbit.node.gate import LocalGate
 from quietbit.node.ledger import FileLedger, LedgerError
 from quietbit.node.policy import SeededRngWarning
@@ -39,7 +40,7 @@ from quietbit.node.refusal import (
     Refusal,
     refusal_of,
 )
-from quietbit.node.request import Framed, Request
+from quietbit.node.request import Request
 from quietbit.privacy.account import Account
 from quietbit.target import Adjacency, Target
 from quietbit.wire.uplink import Uplink

@@ -46,7 +46,7 @@ from quietbit.kernel.client_rng import CLIENT_BITS, client_rng
 from quietbit.kernel.select import default_kernel
 from quietbit.mechanism.abilities import SampleGradients, Scouted
 from quietbit.mechanism.base import Mechanism
-from quietbit.node.request import Framed
+from quietbit.node.frame import Framed
 from quietbit.target import Trust
 from quietbit.wire.payload import Header
 from quietbit.wire.uplink import Uplink
