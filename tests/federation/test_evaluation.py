@@ -99,10 +99,11 @@ def test_estimates_are_in_the_units_of_the_metric() -> None:
     found = loss.estimates([0.75, 0.25], 5000)[0]
     assert found.value == 1.0
     assert found.low < 1.0 < found.high <= 4.0
-    cells = Evaluation(2.0, "confusion", bins=3, adjacency="replace-one").estimates(
-        [0.2, 0.3, 0.5], 5000
-    )
-    assert [one.value for one in cells] == [0.2, 0.3, 0.5]
+    confusion = Evaluation(2.0, "confusion", bins=3, adjacency="replace-one")
+    shares = [0.2, 0.3, 0.5]
+    assert [one.value for one in confusion.estimates(shares, 5000)] == shares
+    assert confusion.metric_of(shares) == shares
+    assert loss.metric_of([0.75, 0.25]) == 1.0
 
 
 def test_the_answers_of_a_histogram_name_cells_as_often_as_the_law_says() -> None:

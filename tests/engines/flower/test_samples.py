@@ -17,7 +17,7 @@ from engines.flower.kit import HandGrid, be_the_server, context, gated, ledger, 
 from federation.node.makers import write_policy
 from quietbit.errors import InvalidParameter, QuietbitError
 from quietbit.federation.plan import Plan
-from quietbit.flower import PrivateStrategy, Simulation, private_batch
+from quietbit.flower import PrivateStrategy, Simulation, dp_sgd_step, private_batch
 from quietbit.target import Unit
 
 SITES, ROUNDS, DIMENSION = 5, 25, 650
@@ -246,3 +246,26 @@ def test_plans_of_samples_are_complete_or_refused(change, name):
 def test_a_family_that_has_no_batches_is_refused():
     with pytest.raises(InvalidParameter, match="imvu with two levels"):
         Plan.from_run_config({**CONFIG, "quietbit.mechanism": "skellam"}).mechanism_for(DIMENSION)
+
+
+def test_a_torch_model_takes_the_steps_of_its_round(digits):
+    torch = pytest.importorskip("torch", reason="needs torch")
+    config = {**CONFIG, "quietbit.samples.steps": 3, "quietbit.samples.learning-rate": 3.0}
+    x, y = digits[0][0]
+    moved = []
+
+    def train(message, _):
+        model = torch.nn.Linear(64, 10)
+        before = model.weight.detach().clone()
+        dp_sgd_step(
+            model,
+            lambda out, to: torch.nn.functional.cross_entropy(out, to, reduction="none"),
+            (torch.tensor(x, dtype=torch.float32), torch.tensor(y)),
+        )
+        moved.append(float((model.weight - before).detach().norm()))
+        return Message(RecordDict(), reply_to=message)
+
+    strategy, arrays, _ = rounds(lambda k: context(101 + k, k, config), [train], config, 1)
+    assert strategy.report().rounds[0].crashed == 0
+    assert moved[0] > 0  # by the steps before the last, which is the release
+    assert np.abs(arrays["weight"].numpy()).max() > 0
