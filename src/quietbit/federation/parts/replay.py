@@ -26,7 +26,7 @@ from quietbit._typing import FloatVector
 from quietbit.errors import InvalidParameter, check_int, require
 from quietbit.federation.fields import Real, Word, choice
 from quietbit.federation.layout import ModelLayout, named_arrays
-from quietbit.federation.messages import MODEL, SPEED, Asked
+from quietbit.federation.messages import MODEL, SPEED, Asked, Node
 from quietbit.federation.part import (
     Arrival,
     Closed,
@@ -124,71 +124,61 @@ class Leader:
         self._layout = layout
         self._downlink = Downlink(layout.flat(arrays), step, round=round, lift=lift)
         self._first = 0 if replay.start == APP else None  # what a node has that never answered
-        self._known: dict[Any, int | None] = {}
-        self._in_full: set[Any] = set()  # nodes whose last model came in full
-        self._lost: Counter[Any] = Counter()
-        self._sent: dict[Any, tuple[int, bool]] = {}
-        self._missed: dict[int, list[bytes] | None] = {}  # of this round, by the round of a model
-        self._records: dict[int, dict[str, Any]] = {}  # of this round, by how many were missed
+        self._known: dict[Node, int | None] = {}
+        self._in_full: set[Node] = set()  # nodes whose last model came in full
+        self._lost: Counter[Node] = Counter()
+        self._sent: dict[Node, tuple[int, bool]] = {}
+        # Of this round, by the round of the model that a node has: equal requests are one value.
+        self._records: dict[int | None, tuple[bool, dict[str, Any]]] = {}
 
     def holds(self, arrays: Mapping[str, Any]) -> bool:
         """Return whether this is the model that the broadcasts lead to."""
         return bool(np.array_equal(self._layout.flat(arrays), self._downlink.replica.weights))
 
-    def missed(self, node: Any) -> list[bytes] | None:
-        """Return the broadcasts to send to a node, or None for the full model, and remember it."""
-        known = self._known.get(node, self._first)
-        broadcasts = None
-        if known is not None and self._lost[node] < FORGETFUL:
-            if known not in self._missed:
-                self._missed[known] = self._downlink.since(known)
-            broadcasts = self._missed[known]
-        self._sent[node] = (self._downlink.replica.round, broadcasts is None)
-        return broadcasts
-
-    def records(self, node: Any) -> tuple[bool, dict[str, Any]]:
+    def records(self, node: Node) -> tuple[bool, dict[str, Any]]:
         """Return whether a node is sent the full model, and the records of the request to it."""
-        broadcasts = self.missed(node)
-        count = -1 if broadcasts is None else len(broadcasts)
-        if count not in self._records:  # equal for all nodes that missed as many rounds
-            replica = self._downlink.replica
-            records: dict[str, Any] = {
-                MODEL: {
-                    "version": VERSION,
-                    "round": replica.round,
-                    "digest": replica.digest,
-                    "broadcasts": broadcasts or [],
-                }
-            }
-            if broadcasts is None and replica.speed is not None:
-                records[SPEED] = replica.speed  # the momentum that goes with the full model
-            self._records[count] = records
-        return broadcasts is None, self._records[count]
+        known = self._known.get(node, self._first)
+        if self._lost[node] >= FORGETFUL:
+            known = None
+        if known not in self._records:
+            self._records[known] = self._records_since(known)
+        in_full, records = self._records[known]
+        self._sent[node] = (self._downlink.replica.round, in_full)
+        return in_full, records
 
-    def heard(self, answered: Iterable[Any], needing: Iterable[Any]) -> None:
+    def _records_since(self, known: int | None) -> tuple[bool, dict[str, Any]]:
+        """Return what a node gets that has the model of a round, or none."""
+        replica = self._downlink.replica
+        broadcasts = None if known is None else self._downlink.since(known)
+        records: dict[str, Any] = {
+            MODEL: {
+                "version": VERSION,
+                "round": replica.round,
+                "digest": replica.digest,
+                "broadcasts": broadcasts or [],
+            }
+        }
+        if broadcasts is None and replica.speed is not None:
+            records[SPEED] = replica.speed  # the momentum that goes with the full model
+        return broadcasts is None, records
+
+    def heard(self, answered: Iterable[Node], needing: Iterable[Node]) -> None:
         """Note at the end of a round which nodes have its model now, and which have none."""
         for node in answered:
-            if node not in self._sent:
-                continue
-            self._known[node], in_full = self._sent[node]
-            if in_full:
-                self._in_full.add(node)
-            else:
+            if node in self._sent:
+                self._known[node], in_full = self._sent[node]
                 self._in_full.discard(node)
+                if in_full:
+                    self._in_full.add(node)
         for node in needing:
             self._lost[node] += node in self._in_full
             self._known[node] = None
         self._sent.clear()
 
     def advance(self, kept: Any, mechanism: Mechanism, number: int) -> Arrays:
-        """Take a round's step and return the learnt arrays after it."""
+        """Take a round's step and return the learnt arrays as clients have them; they are views."""
         self._downlink.advance(kept, mechanism, number)
-        self._missed.clear()
         self._records.clear()
-        return self.arrays()
-
-    def arrays(self) -> Arrays:
-        """Return the learnt arrays as clients have them; they are views."""
         return self._layout.shaped(self._downlink.replica.weights)
 
 
