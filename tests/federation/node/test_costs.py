@@ -17,7 +17,7 @@ from quietbit.node.request import ProposedMechanism, description_of
 from quietbit.privacy import account, aggregate
 from quietbit.target import Target, Trust
 
-HONEST = 10
+HONEST = 3
 CAP = Target(8.0, 1e-5, "replace-one", trust=Trust.SECURE_AGGREGATION)
 
 
