@@ -27,6 +27,7 @@ from quietbit.federation.simulate import Training, simulate
 from quietbit.kernel.reference import ReferenceKernel
 from quietbit.kernel.transform import rotate_back
 from quietbit.mechanism.ball import usual_kernel
+from quietbit.mechanism.batch import BatchSum, PoissonBatch
 from quietbit.mechanism.projected import Projected, ProjectedSamples
 from quietbit.mechanism.registry import build, describe, family_of, identity_of
 from quietbit.privacy.cost import sample_share
@@ -83,6 +84,14 @@ def test_one_sample_moves_what_is_released_by_its_share_and_no_more(
         seen.write([mean], seeded_rng(1), kernel, out)
     first = float(np.linalg.norm(spy.seen[2] - spy.seen[3]))
     assert first > 3 * np.linalg.norm(small) / size  # what `Projected` refuses a price for
+
+
+def test_a_row_of_a_batch_is_clipped_among_the_kept_coordinates() -> None:
+    """The same sample, in a batch that a gate adds up: it adds the radius, not four times that."""
+    inner = Projected(Gaussian(Ball(Norm.L2, RADIUS, KEEP), 1.0), BALL, rows=ROWS)
+    batch = BatchSum(PoissonBatch(ProjectedSamples(inner), 10, 0.5), seeded_rng(1), usual_kernel())
+    batch.add(1e6 * aligned()[None])
+    assert 0.9 * RADIUS < np.linalg.norm(batch._total) <= RADIUS
 
 
 @pytest.mark.parametrize("name", ["imvu", "gaussian", "sign"])
