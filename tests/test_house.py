@@ -13,8 +13,8 @@ import quietbit
 
 SRC = Path(quietbit.__file__).parent
 LAB = SRC.parents[1] / "packages" / "lab" / "src" / "quietbit_lab"
-MODULES_IN_CYCLES = 5
-MODULES_OF_A_PART = 62
+MODULES_IN_CYCLES = 2
+MODULES_OF_A_PART = 60
 NAMES_OF_A_FILE = 60
 MEDIAN_NAMES = 10
 

@@ -32,7 +32,6 @@ from quietbit.federation.parts.evaluation import Evaluate
 from quietbit.federation.parts.update import Updating
 from quietbit.federation.plan import Plan, named_mechanisms
 from quietbit.federation.request import read_request
-from quietbit.mechanism.abilities import steps_of
 from quietbit.mechanism.registry import AUTO
 from quietbit.node.answer_time import AnswerTime
 from quietbit.node.gate import LocalGate
@@ -127,8 +126,7 @@ class OpenRequest:
         """
         gate = self.gate
         request = self.request
-        mechanism = self.arrival.proposed.mechanism
-        left_to_draw = (steps_of(mechanism) - 1) * request.dimension
+        left_to_draw = (self.arrival.proposed.steps - 1) * request.dimension
         names = gate.rules.metrics
         seconds = gate.rules.response_seconds
         if left_to_draw:

@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from quietbit.kernel.base import Kernel
     from quietbit.kernel.rng import RandomBits
     from quietbit.mechanism.base import Batch, Body, Mechanism, Parts
-    from quietbit.mechanism.projected import Projected
     from quietbit.privacy.cost import Cost
 
 __all__ = [
@@ -33,7 +32,6 @@ __all__ = [
     "Batches",
     "ClipMoves",
     "Designed",
-    "EachSample",
     "Keeping",
     "LengthBounded",
     "RoughMoments",
@@ -48,8 +46,6 @@ __all__ = [
     "is_turn_of",
     "is_unmasked",
     "kept_coordinates",
-    "sampling_rate_of",
-    "steps_of",
 ]
 
 
@@ -171,17 +167,6 @@ class SampleGradients(Ability):
         self, gradients: Sequence[Parts], rng: RandomBits, kernel: Kernel, out: Body
     ) -> None:
         """Fill ``out`` from the gradients of a client's samples, each in parts as an update is."""
-
-
-class EachSample(SampleGradients):
-    """A mechanism that projects each sample's gradient, and clips it again."""
-
-    __slots__ = ()
-
-    @property
-    @abstractmethod
-    def each_sample(self) -> Projected:
-        """The projection."""
 
 
 class Keeping(Ability):
@@ -310,22 +295,6 @@ def is_turn_of(mechanism: Mechanism, run: bytes, number: int, node: int) -> bool
     """Return whether a node may be asked for this release; always where no clip moves."""
     moving = ClipMoves.find(mechanism)
     return moving is None or moving.is_turn_of(run, number, node)
-
-
-def steps_of(mechanism: Mechanism) -> int:
-    """Return the number of batches per release; 1 for a release of an update."""
-    batches = Batches.find(mechanism)
-    if batches is None:
-        return 1
-    return batches.steps
-
-
-def sampling_rate_of(mechanism: Mechanism) -> float:
-    """Return the probability with which a sample is in a batch; 1 for a release of an update."""
-    batches = Batches.find(mechanism)
-    if batches is None:
-        return 1.0
-    return batches.sampling_rate
 
 
 def kept_coordinates(mechanism: Mechanism) -> int:

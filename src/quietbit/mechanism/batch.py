@@ -37,7 +37,6 @@ from quietbit.kernel.rng import RandomBits
 from quietbit.mechanism.abilities import (
     Ability,
     Batches,
-    EachSample,
     LengthBounded,
     SampleGradients,
     SamplePriced,
@@ -61,7 +60,7 @@ from quietbit.mechanism.base import (
     passed_on,
 )
 from quietbit.mechanism.length import honest_length, refuse_longer
-from quietbit.mechanism.projected import MOST_SAMPLES, Projected
+from quietbit.mechanism.projected import MOST_SAMPLES, Projected, ProjectedSamples
 from quietbit.mechanism.rotation import Rotation, rotation_for
 from quietbit.mechanism.rounding import independent_rounding
 from quietbit.privacy.cost import Cost
@@ -149,7 +148,7 @@ class PoissonBatch(_OfBatches, SharedRows):
         """
         inner = self.inner
         keeps_all = kept_coordinates(inner) == inner.ball.dimension
-        fits = keeps_all or EachSample.find(inner) is not None
+        fits = keeps_all or isinstance(inner, ProjectedSamples)
         rule = "a mechanism of all coordinates or a ProjectedSamples"
         require(fits and Batches.find(inner) is None, "inner", type(inner).__name__, rule)
         check_norm(self.ball, Norm.L2, "for batches of samples")
@@ -191,9 +190,8 @@ class BatchSum(Batch):
         self._kernel = kernel
         self._ball = mechanism.ball
         self._projected: Projected | None = None
-        each_sample = EachSample.find(mechanism.inner)
-        if each_sample is not None:
-            self._projected = each_sample.each_sample
+        if isinstance(mechanism.inner, ProjectedSamples):
+            self._projected = mechanism.inner.inner
             self._nonce = self._projected.drawn(rng)
             self._ball = self._projected.inner.ball
         self._total = np.zeros(self._ball.dimension)

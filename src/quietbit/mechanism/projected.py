@@ -31,9 +31,9 @@ from quietbit.kernel.rng import RandomBits
 from quietbit.kernel.transform import padded_size
 from quietbit.mechanism.abilities import (
     Ability,
-    EachSample,
     Keeping,
     LengthBounded,
+    SampleGradients,
     SamplePriced,
     SharedRows,
     Shortening,
@@ -185,7 +185,7 @@ class Projected(Rowed, Wrapper, SummableRows, Shortening, LengthBounded):
 
 @final
 @frozen
-class ProjectedSamples(Wrapper, SamplePriced, EachSample, SharedRows):
+class ProjectedSamples(Wrapper, SamplePriced, SampleGradients, SharedRows):
     """A `Projected` whose privacy unit is one sample: it takes gradients, never their mean."""
 
     inner: Projected = field(validator=only(Projected, "a Projected"))
@@ -195,13 +195,12 @@ class ProjectedSamples(Wrapper, SamplePriced, EachSample, SharedRows):
         rule = "given as the gradients of its samples"
         raise InvalidParameter.of("update", rule, "their mean", "use Uplink.send_samples")
 
-    each_sample = passed_on("inner")
     shared_rows = passed_on("inner.shared_rows")
     unproject = passed_on("inner.unproject")
 
     def offers(self, ability: type[Ability]) -> bool:
         """Return whether it takes gradients, always; else whether the inner mechanism has it."""
-        if issubclass(EachSample, ability):
+        if issubclass(SampleGradients, ability):
             return True
         if ability is SamplePriced:
             return SamplePriced.find(self.inner.inner) is not None

@@ -92,8 +92,9 @@ class LocalGate:
         new_rng = partial(self.rules.rng, seed_round, request.client)
         rng = new_rng()
         self._note_release(request, proposal)
-        uplink = proposal.mechanism.uplink
-        return LocalAcceptedRequest(request, uplink, rng, step, new_rng, self.rules.samples)
+        return LocalAcceptedRequest(
+            request, proposal.mechanism, rng, step, new_rng, self.rules.samples
+        )
 
     def step(self, request: Request) -> bytes:
         """Answer a step of a masked sum that needs no training, noted in the ledger first."""

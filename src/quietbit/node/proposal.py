@@ -14,7 +14,7 @@ from typing import final
 from attrs import frozen
 
 from quietbit.errors import InvalidParameter, require
-from quietbit.mechanism.abilities import SharedRows, is_turn_of, is_unmasked, sampling_rate_of
+from quietbit.mechanism.abilities import is_unmasked
 from quietbit.mechanism.base import Mechanism, core_of
 from quietbit.mechanism.registry import identity_of
 from quietbit.node.kinds import RESPONSE, SCOUT
@@ -52,20 +52,23 @@ def propose(request: Request, rules: Rules) -> Proposal:
     if request.dimension != dimension:
         rule = f"{dimension}, as in the description of the mechanism"
         raise InvalidParameter.of("dimension of the request", rule, request.dimension)
-    _check_rows_of_round(mechanism, request)
+    _check_rows_of_round(proposed, request)
     _check_answer(proposed, request)
     _check_visibility(mechanism, request)
-    if not is_turn_of(mechanism, run_name(request.run), request.round, request.node):
+    moving = proposed.moving
+    run = run_name(request.run)
+    if moving is not None and not moving.is_turn_of(run, request.round, request.node):
         rule = f"one that is the turn of node {request.node} in round {request.round}"
         raise InvalidParameter.of("mechanism", rule, proposed.family)
-    rules.check(proposed.family, mechanism.ball.radius, sampling_rate_of(mechanism))
+    rules.check(proposed.family, mechanism.ball.radius, proposed.sampling_rate)
     return Proposal(proposed, honest, noted_run(request.run, proposed.family))
 
 
-def _check_rows_of_round(mechanism: Mechanism, request: Request) -> None:
+def _check_rows_of_round(proposed: ProposedMechanism, request: Request) -> None:
     """Refuse rows that all clients share unless they are those of this round."""
-    if SharedRows.find(mechanism) is None:
+    if proposed.rows is None:
         return
+    mechanism = proposed.mechanism
     of_round = mechanism.for_round(run_name(request.run), request.round)
     identity = identity_of(mechanism)
     rule = f"the one whose shared rows are of round {request.round}, run {request.run}"

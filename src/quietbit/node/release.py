@@ -18,12 +18,11 @@ from numpy.typing import NDArray
 from quietbit._typing import FloatVector
 from quietbit.errors import InvalidParameter, require
 from quietbit.kernel.rng import RandomBits
-from quietbit.mechanism.abilities import Batches, sampling_rate_of
 from quietbit.mechanism.base import Batch
 from quietbit.mechanism.batch import draw_batch
 from quietbit.node.frame import Framed
 from quietbit.node.refusal import Noted
-from quietbit.node.request import Request
+from quietbit.node.request import ProposedMechanism, Request
 from quietbit.node.sum_step import SumStep
 from quietbit.wire.uplink import Uplink
 
@@ -36,18 +35,19 @@ MADE_BEFORE = "The release of this round was made already: accept another reques
 
 
 def make_release(
-    uplink: Uplink, update: Any, rng: RandomBits, shaped: Uplink | None = None
+    proposed: ProposedMechanism, update: Any, rng: RandomBits, shaped: Uplink | None = None
 ) -> bytes:
     """Return the payload of an update, or of the zero update where it is None or cannot be sent.
 
     ``shaped`` is an uplink of the same mechanism that knows the update's shape.
     """
+    uplink = proposed.uplink
     if update is not None:
         try:
             return (shaped or uplink).send(update, rng)
         except Exception as error:
             LOGGER.error(CANNOT_SEND, exc_info=error)
-    if Batches.find(uplink.mechanism) is not None:
+    if proposed.batches is not None:
         return uplink.send_batch(uplink.batch(rng))
     zeros = np.zeros(uplink.mechanism.ball.dimension, dtype=np.float32)
     return uplink.send(zeros, rng)
@@ -60,14 +60,14 @@ class LocalAcceptedRequest:
     def __init__(
         self,
         request: Request,
-        uplink: Uplink,
+        proposed: ProposedMechanism,
         rng: RandomBits,
         step: SumStep | None,
         new_rng: Callable[[], RandomBits],
         samples: int | None = None,
     ) -> None:
         self._request = request
-        self._uplink = uplink
+        self._proposed = proposed
         self._rng = rng
         self._step = step
         self._new_rng = new_rng  # for the zero release: other randomness, unless it is seeded
@@ -83,9 +83,9 @@ class LocalAcceptedRequest:
 
     def draw(self, count: int) -> NDArray[np.int64]:
         """Draw a batch of ``count`` samples' places, once per step of the release."""
-        mechanism = self._uplink.mechanism
+        proposed = self._proposed
         with self._guard:
-            if Batches.find(mechanism) is None:
+            if proposed.batches is None:
                 raise InvalidParameter(
                     "A batch is drawn in a run that protects samples, and this one protects "
                     "clients: set quietbit.samples.dataset-size, or train without drawing.",
@@ -98,9 +98,9 @@ class LocalAcceptedRequest:
             if self._samples is not None:
                 rule = f"{self._samples}, as in the node's policy"
                 require(count == self._samples, "number of samples", count, rule)
-            places = draw_batch(self._rng, sampling_rate_of(mechanism), count)
+            places = draw_batch(self._rng, proposed.sampling_rate, count)
             if self._batch is None:
-                self._batch = self._uplink.batch(self._rng)
+                self._batch = proposed.uplink.batch(self._rng)
             self._rows_left = places.size
             self.drawn = (self.drawn or 0) + places.size
             self._drawn = True
@@ -140,7 +140,7 @@ class LocalAcceptedRequest:
         the two releases ever leaves, and each has randomness of its own.
         """
         try:
-            payload = make_release(self._uplink, None, self._new_rng())
+            payload = make_release(self._proposed, None, self._new_rng())
             if self._step is not None:
                 payload = self._step.mask_zero(payload)
         except Exception as error:  # the ledger has the release, and the server must count it
@@ -164,9 +164,9 @@ class LocalAcceptedRequest:
             self._used = True
         try:
             if self._batch is not None:
-                payload = self._uplink.send_batch(self._batch)
+                payload = self._proposed.uplink.send_batch(self._batch)
             else:
-                payload = make_release(self._uplink, update, self._rng, shaped)
+                payload = make_release(self._proposed, update, self._rng, shaped)
             if self._step is not None:
                 payload = self._step.mask(payload)
         except Exception as error:

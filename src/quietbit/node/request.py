@@ -19,7 +19,7 @@ from enum import StrEnum, unique
 from functools import lru_cache
 from typing import Any, final
 
-from attrs import frozen
+from attrs import field, frozen
 
 from quietbit.errors import (
     InvalidParameter,
@@ -29,7 +29,7 @@ from quietbit.errors import (
     require,
 )
 from quietbit.kernel.base import MAX_DIMENSION
-from quietbit.mechanism.abilities import Batches, Summable
+from quietbit.mechanism.abilities import Batches, ClipMoves, SharedRows, Summable
 from quietbit.mechanism.base import Mechanism
 from quietbit.mechanism.registry import build, describe, described_family, family_of, identity_of
 from quietbit.node.kinds import EVALUATIONS, RESPONSE, text_of
@@ -258,6 +258,31 @@ class ProposedMechanism:
     identity: str
     family: str
     uplink: Uplink
+    batches: Batches | None = field(init=False)  # the mechanism, where it releases batches
+    moving: ClipMoves | None = field(init=False)  # and where its clip moves
+    rows: SharedRows | None = field(init=False)  # and where all clients keep the same rows
+
+    @batches.default
+    def _batches(self) -> Batches | None:
+        return Batches.find(self.mechanism)
+
+    @moving.default
+    def _moving(self) -> ClipMoves | None:
+        return ClipMoves.find(self.mechanism)
+
+    @rows.default
+    def _rows(self) -> SharedRows | None:
+        return SharedRows.find(self.mechanism)
+
+    @property
+    def steps(self) -> int:
+        """The number of batches per release; 1 for a release of an update."""
+        return 1 if self.batches is None else self.batches.steps
+
+    @property
+    def sampling_rate(self) -> float:
+        """The probability with which a sample is in a batch; 1 for a release of an update."""
+        return 1.0 if self.batches is None else self.batches.sampling_rate
 
     @staticmethod
     @lru_cache(maxsize=MOST_READ)
