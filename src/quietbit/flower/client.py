@@ -55,12 +55,11 @@ from quietbit.federation.client import (
     Subject,
     Turn,
     evaluates,
-    gate_for,
     named_numbers,
-    owner_keys,
     plan_of,
     refusal,
 )
+from quietbit.federation.gates import gate_for, owner_keys
 from quietbit.federation.layout import ModelLayout
 from quietbit.federation.messages import ENCLOSED, MODEL, RECORD, SPEED, SUM, NodeName
 from quietbit.federation.part import Arrival

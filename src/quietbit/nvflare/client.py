@@ -40,11 +40,10 @@ from quietbit.errors import InvalidParameter, require
 from quietbit.federation.client import (
     OpenRequest,
     Subject,
-    gate_for,
-    owner_keys,
     plan_of,
     refusal,
 )
+from quietbit.federation.gates import gate_for, owner_keys
 from quietbit.federation.layout import named_arrays
 from quietbit.federation.messages import ENCLOSED, MODEL, RECORD, SPEED, NodeName
 from quietbit.federation.part import Arrival

@@ -9,27 +9,22 @@ no sum.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any, ClassVar, final
+from typing import Any, ClassVar, TypeAlias, final
 
 from attrs import frozen
 
 from quietbit.errors import check_int, require
 from quietbit.federation.fields import Real, Whole, Word, choice
 from quietbit.federation.masked_sum import Masked, Members
-from quietbit.federation.messages import (
-    SUM,
-    NodeName,
-    read_fields,
-)
+from quietbit.federation.messages import SUM, read_fields
 from quietbit.federation.part import Part, Scope
 from quietbit.federation.record import RoundReport
-from quietbit.federation.request import request_of
 from quietbit.federation.terms import RunForecast, Say, Section, Terms, given
 from quietbit.mechanism.base import summable
 from quietbit.mechanism.registry import AUTO
-from quietbit.node.request import Step, SumPart, sum_plan
+from quietbit.node.request import Request, Step, SumPart, sum_plan
 from quietbit.secagg.identity import MemberList
 from quietbit.secagg.plan import ServerModel, SumPlan
 from quietbit.target import MOST_CLIENTS
@@ -38,6 +33,7 @@ __all__ = ["MaskedSums", "Masking", "SecureAggregation"]
 
 TIMEOUT = 600.0
 OF_SUMS = "imvu"  # the family that is calibrated for sums
+RequestOf: TypeAlias = Callable[..., Request]  # a node's request, of a step of the sum
 _clients = Whole(2, MOST_CLIENTS)
 
 
@@ -126,7 +122,7 @@ class SecureAggregation(Section):
         if self.active:
             rule = "a MemberList where quietbit.secure-aggregation.adversary is active"
         require(fits, "members", type(resource).__name__, rule)
-        return MaskedSums(plan, self, resource)
+        return MaskedSums(self, resource)
 
     def forecast(self, run: RunForecast) -> str | None:
         """Return a warning where the nodes of a round are too few or too many for a sum."""
@@ -174,21 +170,20 @@ class MaskedSums(Part):
 
     section: ClassVar[str] = "secure_aggregation"
 
-    def __init__(self, plan: Terms, masks: SecureAggregation, members: MemberList | None) -> None:
+    def __init__(self, masks: SecureAggregation, members: MemberList | None) -> None:
         """Start without nodes that have said who they are; ``members`` lists all."""
-        self._plan = plan
         self._masks = masks
         self._members = None if members is None else Members(members)
 
-    def collector(self, scope: Scope, asked: Mapping[str, Any]) -> Masked:
-        """Return the collector of a round, in which all nodes are ``asked`` alike."""
-        plan_of = partial(self._sum_plan, scope, asked)
+    def collector(self, scope: Scope, request: RequestOf) -> Masked:
+        """Return the collector of a round; ``request`` makes what a node is asked in a step."""
+        plan_of = partial(self._sum_plan, scope, request)
         return Masked(scope.mechanism, plan_of, self._masks.timeout, self._members)
 
     def _sum_plan(
         self,
         scope: Scope,
-        asked: Mapping[str, Any],
+        request: RequestOf,
         clients: int,
         members: tuple[bytes, ...] | None,
     ) -> SumPlan:
@@ -196,5 +191,4 @@ class MaskedSums(Part):
         rule = f"at least {self._masks.threshold}, the threshold"
         require(clients >= 2, "number of clients in the sum", clients, rule)
         step = self._masks.step(Step.KEYS, clients, 1)
-        request = request_of(asked, self._plan, NodeName(scope.run, 0), sum=step)
-        return sum_plan(request, summable(scope.mechanism), members)
+        return sum_plan(request(sum=step), summable(scope.mechanism), members)
