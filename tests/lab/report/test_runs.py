@@ -1,4 +1,5 @@
 import json
+import os
 
 import pytest
 
@@ -42,6 +43,15 @@ def test_what_is_no_run_is_refused(tmp_path, content, mention):
         path.write_text(content)
     with pytest.raises(QuietbitError, match=mention):
         read_placed_runs([path])
+
+
+@pytest.mark.skipif(os.name == "nt", reason="needs named pipes")
+def test_what_never_ends_is_refused_at_once(tmp_path):
+    os.mkfifo(tmp_path / "fifo")
+    (tmp_path / "zeros").symlink_to("/dev/zero")
+    for name in ("fifo", "zeros"):
+        with pytest.raises(QuietbitError, match="not a regular file"):
+            read_placed_runs([tmp_path / name])
 
 
 def test_an_empty_folder_and_a_damaged_point_are_refused(tmp_path):

@@ -310,6 +310,8 @@ def protects(run: Run, *, drawn_by_clients: bool) -> str:
 
 def read_json(path: Path) -> dict[str, Any]:
     """Return the table in a JSON file; refuse anything else."""
+    if path.exists() and not path.is_file():  # a FIFO or a device may never end
+        raise QuietbitError(f"{path} is not a regular file.")
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
