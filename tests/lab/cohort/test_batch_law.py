@@ -20,13 +20,14 @@ from quietbit_lab.baseline.noise import Laplace, Sign
 from quietbit_lab.baseline.skellam import Skellam
 from quietbit_lab.cohort.law import code_law
 from quietbit_lab.cohort.means import together, way_of
+from quietbit_lab.design.search import solve
 
 DRAWS, COHORT, CLIP = 48, 40, 0.5
 CPU = torch.device("cpu")
 
 
 def design(epsilon, levels=2, bits=1):
-    return quietbit.solve(quietbit.DesignSpec(levels, bits, epsilon))
+    return solve(quietbit.DesignSpec(levels, bits, epsilon))
 
 
 def make(name, ball):

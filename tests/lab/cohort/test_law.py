@@ -10,12 +10,13 @@ from quietbit.mechanism.ball import Ball, Norm
 from quietbit_lab.baseline.dithered import DitheredMVU
 from quietbit_lab.baseline.noise import Laplace, Sign
 from quietbit_lab.cohort.law import code_law
+from quietbit_lab.design.search import solve
 
 BALL, TAXI, WIDE = Ball(Norm.L2, 0.5, 40), Ball(Norm.L1, 0.5, 40), Ball(Norm.L2, 0.5, 40_000)
 
 
 def design(epsilon, levels=2, bits=1):
-    return quietbit.solve(quietbit.DesignSpec(levels, bits, epsilon))
+    return solve(quietbit.DesignSpec(levels, bits, epsilon))
 
 
 MECHANISMS = {

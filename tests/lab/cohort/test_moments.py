@@ -13,13 +13,14 @@ from quietbit_lab.baseline.dithered import DitheredMVU
 from quietbit_lab.baseline.noise import Laplace, Sign
 from quietbit_lab.cohort.means import together, way_of
 from quietbit_lab.cohort.moments import fit_moments, power_sums
+from quietbit_lab.design.search import solve
 
 BALL, TAXI = Ball(Norm.L2, 2.0, 40_000), Ball(Norm.L1, 8.0, 40_000)
 
 
 def interpolated(epsilon, bits=1, ball=BALL, **given):
     return quietbit.InterpolatedMVU(
-        quietbit.solve(quietbit.DesignSpec(2**bits, bits, epsilon)), ball, **given
+        solve(quietbit.DesignSpec(2**bits, bits, epsilon)), ball, **given
     )
 
 
@@ -28,7 +29,7 @@ CASES = {
     "three bits": (interpolated(10.0, 3, TAXI, beta=8.0, clamp=True), 0.004),
     "sign": (Sign(quietbit.Gaussian(BALL, 0.5)), 0.2),
     "sign of Laplace": (Sign(Laplace(TAXI, 0.03)), 0.004),
-    "MVU": (DitheredMVU(quietbit.solve(quietbit.DesignSpec(65, 1, 3.0)), BALL), 0.2),
+    "MVU": (DitheredMVU(solve(quietbit.DesignSpec(65, 1, 3.0)), BALL), 0.2),
 }
 
 

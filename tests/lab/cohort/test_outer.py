@@ -21,6 +21,7 @@ from quietbit_lab.baseline.skellam import Skellam
 from quietbit_lab.cohort.law import CodeLaw, code_law
 from quietbit_lab.cohort.means import again_upper, exact_mean, together, way_of
 from quietbit_lab.cohort.outer import _compiled, _whole, mean_codes, sum_class_in_numpy
+from quietbit_lab.design.search import solve
 from refusals import refuses
 
 BALL, CPU = Ball(Norm.L2, 0.5, 40), torch.device("cpu")
@@ -29,7 +30,7 @@ Z = 7.0  # of some hundreds of normal statistics: below 1e-9
 
 
 def design(epsilon, levels=2, bits=1):
-    return quietbit.solve(quietbit.DesignSpec(levels, bits, epsilon))
+    return solve(quietbit.DesignSpec(levels, bits, epsilon))
 
 
 LAWS = {
