@@ -28,7 +28,7 @@ from typing import Any, TypeAlias, TypeVar, final
 import numpy as np
 from numpy.typing import NDArray
 
-from quietbit.errors import InvalidParameter, check_int, require, require_module
+from quietbit.errors import check_int, require, require_module
 from quietbit.gradients.single import CodeGradient
 from quietbit.gradients.trace import (
     Loss,
@@ -306,7 +306,7 @@ def refuse_batch_statistics(model: Any) -> None:
     for name, layer in model.named_modules():
         batch = isinstance(layer, torch.nn.modules.batchnorm._BatchNorm)
         instance = isinstance(layer, torch.nn.modules.instancenorm._InstanceNorm)
-        if batch or (instance and layer.track_running_stats):
-            rule = "one without batch statistics"
-            remedy = "train quietbit.group_norm(model) instead"
-            raise InvalidParameter.of(f"layer {name!r}", rule, type(layer).__name__, remedy)
+        records = batch or (instance and layer.track_running_stats)
+        rule = "one without batch statistics"
+        remedy = "train quietbit.group_norm(model) instead"
+        require(not records, f"layer {name!r}", type(layer).__name__, rule, remedy)

@@ -13,13 +13,11 @@ Source   Feldman and Talwar (ICML 2021) for sending a seed.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from functools import lru_cache
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
-from quietbit._typing import FloatVector
 from quietbit.errors import check_int, check_real, require
 from quietbit.kernel.normals import MAX_COUNT
 from quietbit.kernel.rng import chacha_blocks, check_bytes, start_state
@@ -75,7 +73,7 @@ def strata(count: int, size: int) -> NDArray[np.int64]:
     return starts
 
 
-def acceptance_limits(probabilities: Sequence[float] | FloatVector) -> NDArray[np.uint64]:
+def acceptance_limits(probabilities: ArrayLike) -> NDArray[np.uint64]:
     """Return floor(2^64 p), at most 2^64 - 1, for each probability p.
 
     A uniform word is below its limit with probability limit / 2^64 <= p, exactly.

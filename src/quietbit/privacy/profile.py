@@ -17,7 +17,7 @@ from quietbit.design.profile import Profile
 from quietbit.errors import check_int, check_real, require
 from quietbit.privacy.cost import Cost
 from quietbit.privacy.loss import LossDistribution
-from quietbit.target import Adjacency, check_delta
+from quietbit.target import Adjacency
 
 __all__ = [
     "BLUR",
@@ -87,7 +87,6 @@ def certify_profile(
     """Measure the privacy of ``releases`` releases of a profile at ``delta``, and its error."""
     adjacency = Adjacency(adjacency)
     releases = check_int(releases, "releases", 1)
-    delta = check_delta(delta)
     composed = [loss.repeat(releases) for loss in profile_losses(profile, adjacency, blur)]
     gain = profile.gain_lower
     return ProfileCertificate(
