@@ -25,7 +25,7 @@ from quietbit.errors import InvalidDesignFile, QuietbitError
 __all__ = ["Stored", "cached", "frozen_array", "remember"]
 
 VERSION = 1  # of both formats
-SOLVER_VERSION = 1  # raised when a search finds better designs, so that cached ones are ignored
+SOLVER_VERSION = 2  # raised when a search changes, so that what it found before is ignored
 
 
 class Stored(ABC):

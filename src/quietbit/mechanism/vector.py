@@ -87,6 +87,7 @@ from quietbit.target import Adjacency, Target
 __all__ = [
     "FAMILIES",
     "VectorMVU",
+    "certified_profile",
     "fewest_coordinates",
     "meets",
     "solve_profile",
@@ -361,11 +362,11 @@ def _certified_epsilon(profile: Profile, target: Target) -> float:
 
 def solve_profile_anew(target: Target) -> Profile:
     """Solve without the catalogue and the cache."""
-    return _certified(propose(target), target)
+    return certified_profile(propose(target), target)
 
 
-def _certified(proposal: Proposal, target: Target) -> Profile:
-    """Mix the proposal with N(0, I), h to h - x (h - 1), until its certified epsilon fits.
+def certified_profile(proposal: Proposal, target: Target) -> Profile:
+    """Mix a proposal with N(0, I), h to h - x (h - 1), until its certified epsilon fits.
 
     A step of x costs a fraction x of the gain and lowers epsilon by about x times the smaller of
     epsilon and releases.

@@ -14,8 +14,9 @@ from quietbit import design
 from quietbit.design.certify import certify
 from quietbit.design.profile import Profile
 from quietbit.design.solve import file_name, specs
-from quietbit.mechanism.vector import solve_profile_anew
+from quietbit.mechanism.vector import certified_profile
 from quietbit.target import Adjacency, Target
+from quietbit_lab.design.ascent import propose
 from quietbit_lab.design.search import solve
 
 EPSILONS = (0.5, 1.0, 2.0, 3.0, 4.0, 8.0)
@@ -66,7 +67,7 @@ def make_designs(folder: Path) -> None:
 def make_profiles(folder: Path) -> None:
     """Solve every profile that is listed, and write the two files."""
     for adjacency, text in catalogue_lines(
-        (one, solve_profile_anew(one)) for one in catalogue_targets()
+        (one, certified_profile(propose(one), one)) for one in catalogue_targets()
     ).items():
         (folder / f"{adjacency}.jsonl").write_text(text, encoding="ascii")
 

@@ -1,0 +1,26 @@
+"""The search that made the shipped profiles."""
+
+import pytest
+
+from quietbit.design import profile_search
+from quietbit.design.profile import shipped_profile
+from quietbit.mechanism.vector import certified_profile, meets
+from quietbit.target import Target
+from quietbit_lab.design.ascent import propose
+
+
+def test_a_shipped_profile_is_found_again():
+    target = Target(2.0, 1e-5, "zero-out", releases=20)
+    shipped = shipped_profile(target)
+    assert shipped is not None
+    found = certified_profile(propose(target), target)
+    assert meets(found, target)
+    assert found.gain_lower == pytest.approx(shipped.gain_lower, rel=1e-5)
+
+
+@pytest.mark.parametrize("adjacency", ["replace-one", "zero-out"])
+def test_edges_that_move_one_by_one_gain_little(adjacency):
+    target = Target(8.0, 1e-5, adjacency, releases=60)
+    even = profile_search.propose(target).gain
+    moved = propose(target).gain
+    assert even <= moved <= 1.007 * even
