@@ -135,7 +135,7 @@ class CpuKernel(Kernel):
         sums = np.empty(-(-out.size // BLOCK)) if block == out.size else NO_SUMS
         self._transform(out[: blocks.whole], block, sums)
         if last is not None:
-            self._flip(Flat.of(out[-block:]), 1.0, last, out[-block:])
+            self._sign(out[-block:], last)
             self._transform(out[-block:], block)
         if not sums.size:
             sums = self._block_sums(Flat.of(out), 1, 1.0)
@@ -146,10 +146,10 @@ class CpuKernel(Kernel):
         block = blocks.block
         if last is not None:
             self._transform(values[-block:], block)
-            self._flip(Flat.of(values[-block:]), 1.0, last, values[-block:])
+            self._sign(values[-block:], last)
         # A mean has few rows that are not zero, and which they are is public.
         self._transform(values[: blocks.whole], block, sparse=True)
-        self._flip(Flat.of(values), 1.0, first, values)
+        self._sign(values, first)
 
     def _flip(
         self, flat: Flat, factor: float, words: NDArray[np.uint32], out: NDArray[Any]
@@ -168,6 +168,19 @@ class CpuKernel(Kernel):
                 flip(*here, factor, signs + first // 8, to, wide)
 
         self._spread(task, flat.size, 64)
+
+    def _sign(self, values: NDArray[Any], words: NDArray[np.uint32]) -> None:
+        """Change the signs of an array in place."""
+        flip = native.library().qb_flip
+        signs = address(words)
+        place = address(values)
+        wide = values.itemsize == 8
+
+        def task(start: int, stop: int) -> None:
+            here = place + start * values.itemsize
+            flip(here, wide, stop - start, 1.0, signs + start // 8, here, wide)
+
+        self._spread(task, values.size, 64)
 
     def _transform(
         self, x: NDArray[Any], block: int, sums: FloatVector = NO_SUMS, sparse: bool = False
