@@ -55,7 +55,7 @@ class Subject(Enum):
 
     def parts(self, plan: Plan) -> tuple[Part, ...]:
         """Make the parts of one turn: those of the plan's sections, and the update itself."""
-        parts = [section.client(plan, self.value) for section in plan.sections]
+        parts = [section.client(plan, self.value) for section in plan.sections_of_clients]
         if self is Subject.UPDATE:
             parts.append(Updating(plan))
         elif plan.evaluate is None:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Any, Self, cast, final
 
 import attrs
@@ -240,6 +240,16 @@ class Plan(Terms):
         """The sections that are present, in the order in which their parts act."""
         present = (getattr(self, section.title) for section in SECTIONS)
         return tuple(section for section in present if section is not None)
+
+    @cached_property
+    def sections_of_clients(self) -> tuple[Section, ...]:
+        """The sections that have a part on a client, of an update or of an evaluation."""
+        asked = ("", Evaluate.title)
+        return tuple(
+            section
+            for section in self.sections
+            if any(section.client(self, what) is not None for what in asked)
+        )
 
     def mechanism_for(self, dimension: int) -> Mechanism:
         """Return the mechanism for updates of ``dimension`` entries."""
