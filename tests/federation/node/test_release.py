@@ -22,8 +22,10 @@ from quietbit.design.solve import solve
 from quietbit.design.table import DesignSpec
 from quietbit.errors import InvalidParameter
 from quietbit.kernel.client_rng import seeded_client_rng
+from quietbit.mechanism.additive import Gaussian
 from quietbit.mechanism.ball import Ball, Norm
 from quietbit.mechanism.interpolated import InterpolatedMVU
+from quietbit.mechanism.projected import Projected
 from quietbit.node import ledger
 from quietbit.node import release as module
 from quietbit.node.budget import account_of
@@ -40,7 +42,7 @@ from quietbit.node.refusal import (
     Refusal,
     refusal_of,
 )
-from quietbit.node.request import Request
+from quietbit.node.request import Request, run_name
 from quietbit.privacy.account import Account
 from quietbit.target import Adjacency, Target
 from quietbit.wire.uplink import Uplink
@@ -308,3 +310,15 @@ def test_requests_survive_json_and_others_are_refused():
 def test_the_seeded_warning_is_a_warning(tmp_path):
     with pytest.warns(SeededRngWarning):
         keeper(tmp_path, seed=1).accept(request())
+
+
+def test_rows_that_all_nodes_share_are_those_of_the_requests_round(tmp_path):
+    """A server that asks twice about the same rows, in different rounds, is refused."""
+    inner = Gaussian(Ball(Norm.L2, 1.0, 16), 4.0)
+    shared = Projected(inner, Ball(Norm.L2, 1.0, DIMENSION), rows=0)
+    gate = keeper(tmp_path)
+    for wrong in (shared, shared.for_round(run_name(7), 2), shared.for_round(run_name(8), 3)):
+        with refuses("mechanism"):
+            gate.accept(request(3, wrong))
+    assert books(tmp_path).releases == 0
+    gate.accept(request(3, shared.for_round(run_name(7), 3)))
