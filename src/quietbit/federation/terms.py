@@ -291,7 +291,7 @@ class Terms:
     releases: int | None = field(default=None, converter=converters.optional(check_releases))
     local_arrays: str = field(default="", converter=_names)
 
-    @property
+    @cached_property
     def sections(self) -> tuple[Section, ...]:
         """The sections that are present."""
         return ()
