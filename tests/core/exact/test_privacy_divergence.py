@@ -77,7 +77,7 @@ def test_lipschitz_constant_is_attained(design, low, high):
     assert lipschitz_upper(design, low, high) == pytest.approx(steepest, rel=1e-4)
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", range(5))
 def test_zero_out_constant_against_a_dense_search(seed):
     design = rough(5 + seed % 4, 3, 4.0 + 3 * seed, 100 + seed)
     points = np.setdiff1d(np.linspace(-1, 2, 1001), [0.5])

@@ -45,6 +45,7 @@ SAMPLERS += [
     make_sampler(40, 2, 20.0, 0.5, 0.0, 1.0),
     make_sampler(3, 2, 2.0, 3.0, -2000.0, 3000.0),  # a clamp beyond what the table covers
     make_sampler(2, 1, 1.0, 0.5, 0.5, 0.5),  # a clamp to one point
+    make_sampler(2, 1, 3.0, 0.8, -0.1, 1.1),
 ]
 
 
@@ -96,7 +97,7 @@ def sampled(index: int, factor: float, size: int) -> tuple[Any, Any]:
     return inputs, REFERENCE.sample(SAMPLERS[index], inputs, seeded_rng(index), factor=factor)
 
 
-@over("index", range(len(SAMPLERS)), few=(0, 1, 2, 4, 6, 8, 17, 20, 21))
+@over("index", range(len(SAMPLERS)), few=(0, 1, 2, 4, 6, 8, 14, 17, 20, 21, 22))
 def test_codes_are_those_of_the_reference(kernel: Any, index: int) -> None:
     size = length(kernel, 5003 if SAMPLERS[index].bits < 6 else 1203)
     for factor in (1.0, 0.37):
