@@ -215,7 +215,7 @@ def answer_of(record: Mapping[str, Any] | None, step: str) -> bytes:
 
 def split_pieces(data: bytes) -> dict[str, dict[str, bytes]]:
     """Split a release into records by name: one, or several where it is long."""
-    pieces = [data[start : start + PIECE] for start in range(0, len(data), PIECE)]
+    pieces = [data[start : start + PIECE] for start in range(0, max(1, len(data)), PIECE)]
     return {
         RECORD if place == 0 else f"{RECORD}-{place}": {FIELD: piece}
         for place, piece in enumerate(pieces)

@@ -116,6 +116,15 @@ def test_a_release_with_something_beside_it_is_unprotected(more):
     assert federation.strategy.report().rounds[0].answered == 3
 
 
+def test_a_release_of_no_bytes_is_not_valid_and_tells_nothing():
+    federation = Federation()
+    replies = federation.ask(1, model())
+    replies[0].content = RecordDict({RECORD: ConfigRecord({"release": b""})})
+    federation.strategy.aggregate_train(1, replies)
+    report = federation.strategy.report()
+    assert (report.unprotected, report.rounds[0].refused, report.rounds[0].answered) == (0, 1, 3)
+
+
 def test_what_an_app_raises_past_the_gate_is_quoted_nowhere():
     """Flower sends the text of the exception: one line of it stood in the report."""
     federation = Federation()
