@@ -50,7 +50,7 @@ class Way:
 
 
 def ours(name: str, label: str, dimension: int, remark: str, **options: Any) -> Way:
-    ball = Ball(Norm.L2, CLIP, dimension)
+    ball = Ball(Norm.L2, dimension)
     found = calibrate(
         name, ball=ball, epsilon=EPSILON, delta=DELTA, adjacency=Adjacency.ZERO_OUT, **options
     )
@@ -66,7 +66,7 @@ def published(dimension: int) -> Way:
 
     Codes stay 64-bit tensors, and words come from torch's generator.
     """
-    ball = Ball(Norm.L2, CLIP, dimension)
+    ball = Ball(Norm.L2, dimension)
     found = calibrate("imvu", ball=ball, epsilon=EPSILON, delta=DELTA, adjacency=Adjacency.ZERO_OUT)
     mechanism = found.mechanism
     if not isinstance(mechanism, InterpolatedMVU):

@@ -78,7 +78,7 @@ def timed(task: Callable[[], Any], repeats: int) -> float:
 def filling(ball: Ball) -> NDArray[Any]:
     """A random update on the boundary of the ball."""
     drawn = np.random.default_rng(0).normal(size=ball.dimension)
-    return ball.clip(drawn * (10 * ball.radius / np.linalg.norm(drawn, ord=ball.norm.order)))
+    return ball.clip(drawn * (10 / np.linalg.norm(drawn, ord=ball.norm.order)))
 
 
 def local_row(word: str, ball: Ball, target: dict[str, Any], samples: int) -> Row:
@@ -221,7 +221,7 @@ def audit_all(samples: int) -> None:
         for norm in (Norm.L2, Norm.L1):
             try:
                 found = calibrate(
-                    word, ball=Ball(norm, 1.0, 100), epsilon=2.0, delta=0.0, adjacency="replace-one"
+                    word, ball=Ball(norm, 100), epsilon=2.0, delta=0.0, adjacency="replace-one"
                 )
             except InvalidParameter:
                 continue
@@ -264,7 +264,7 @@ def main() -> None:
                 json.dumps({"dimension": size, "tables": tables}, indent=1) + "\n", encoding="utf-8"
             )
 
-    ball = Ball(Norm.L2, 1.0, size)
+    ball = Ball(Norm.L2, size)
     for epsilon, releases in (
         ((4.0, 1),) if chosen.quick else ((1.0, 1), (4.0, 1), (8.0, 1), (8.0, 10), (8.0, 50))
     ):
@@ -276,7 +276,7 @@ def main() -> None:
             rows,
         )
     for epsilon, few in ((4.0, 1), (4.0, size)):
-        pointed = Ball(Norm.L1, 1.0, few)
+        pointed = Ball(Norm.L1, few)
         target = {"epsilon": epsilon, "delta": 0.0, "adjacency": far, "releases": 1}
         rows = [local_row(word, pointed, target, chosen.samples) for word in POINTED]
         table(

@@ -125,7 +125,7 @@ def ways(nodes: int) -> list[Way]:
     def fedavg() -> FedAvg:
         return FedAvg(fraction_evaluate=0.0, min_train_nodes=nodes, min_available_nodes=nodes)
 
-    ball = Ball(Norm.L2, CLIP, 650)
+    ball = Ball(Norm.L2, 650)
     gaussian = calibrate(
         "gaussian", ball=ball, epsilon=EPSILON, delta=DELTA, adjacency=ADJACENCY, releases=ROUNDS
     ).mechanism

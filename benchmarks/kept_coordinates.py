@@ -32,7 +32,7 @@ def main() -> None:
     for name, keep in (("vmvu", 1024), ("imvu", 256)):
         for power in powers:
             dimension, began = 10**power, time.perf_counter()
-            ball = Ball(Norm.L2, 1.0, dimension)
+            ball = Ball(Norm.L2, dimension)
             mechanism = calibrate(
                 name, ball=ball, epsilon=4.0, delta=1e-5, adjacency="replace-one", coordinates=keep
             ).mechanism

@@ -47,7 +47,7 @@ policy = Policy(epsilon=1e4, delta=1e-5, adjacency="replace-one", mechanisms=("i
                 releases_per_day=1000, ledger="{folder}/ledger", counter="{folder}/counter", response_seconds=0.0,
                 trust=("local", "secure-aggregation"), min_honest_clients={honest}, local_epsilon=1e5)
 def mechanism(number):
-    return InterpolatedMVU(solve(DesignSpec(2, 1, 0.3 + number / 100)), Ball(Norm.L2, 1.0, 42))
+    return InterpolatedMVU(solve(DesignSpec(2, 1, 0.3 + number / 100)), Ball(Norm.L2, 42))
 """
 
 

@@ -32,7 +32,7 @@ def least(work: Callable[[], object]) -> float:
 
 
 def measure(dimension: int, momentum: float) -> str:
-    ball = Ball(Norm.L2, 1.0, dimension)
+    ball = Ball(Norm.L2, dimension)
     mechanism = calibrate(
         "vmvu",
         ball=ball,

@@ -64,7 +64,7 @@ def comparison() -> None:
     )
     print("|---|---|---|---|---|---|")
     for clients, releases in ((100, 10), (1000, 1), (1000, 100), (10_000, 100)):
-        ball = Ball(Norm.L2, 1.0, 100_000)
+        ball = Ball(Norm.L2, 100_000)
         rows = compare_sums(
             ball=ball, target=Target(1.0, 1e-5, "zero-out", releases=releases), clients=clients
         )

@@ -60,7 +60,7 @@ def setup(cohort: int) -> Bench:
     problem = LinearSoftmax(
         Dataset("random", CLASSES, examples, examples), Partition.one_each(EXAMPLES)
     )
-    ball = Ball(Norm.L2, CLIP, problem.dimension)
+    ball = Ball(Norm.L2, problem.dimension)
     plan = SimulatedPlan(
         {"name": "imvu", "design_epsilon": EPSILON},
         clip=CLIP,

@@ -33,7 +33,7 @@ DIMENSION, RELEASES, EPSILON, DELTA, DROPPED = 1024, 10, 8.0, 1e-5, 0.1
 
 def measure(nodes: int, rounds: int, cohort: int) -> dict[str, Any]:
     """Run one federation."""
-    ball = Ball(Norm.L2, 1.0, DIMENSION)
+    ball = Ball(Norm.L2, DIMENSION)
     target: dict[str, Any] = {
         "epsilon": EPSILON,
         "delta": DELTA,

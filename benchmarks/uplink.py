@@ -58,13 +58,13 @@ def best_times(tasks: Timed, repeats: int, threads: int = 1) -> dict[str, float]
 def uplink_of(dimension: int, bits: int, threads: int = 1) -> Uplink:
     """An uplink with the shipped design of that many bits."""
     design = solve(DesignSpec(2, bits, EPSILON))
-    return Uplink(InterpolatedMVU(design, Ball(Norm.L2, 1.0, dimension)), threads=threads)
+    return Uplink(InterpolatedMVU(design, Ball(Norm.L2, dimension)), threads=threads)
 
 
 def default_uplink(dimension: int, threads: int = 1) -> Uplink:
     """The uplink of what users get: one bit, rotated in blocks, clamped."""
     asked: dict[str, Any] = {"epsilon": EPSILON, "delta": 1e-5, "adjacency": "zero-out"}
-    mechanism = calibrate("imvu", ball=Ball(Norm.L2, 1.0, dimension), **asked).mechanism
+    mechanism = calibrate("imvu", ball=Ball(Norm.L2, dimension), **asked).mechanism
     return Uplink(mechanism, threads=threads)
 
 

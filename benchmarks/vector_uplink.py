@@ -33,7 +33,7 @@ K, SIZE, DIMENSION, PAYLOADS = 1024, 1 << 20, 1_000_000, 10_000
 
 def uplink_of(dimension: int, epsilon: float = 4.0) -> Uplink:
     """Purely private at epsilon for one release, replace-one."""
-    ball = Ball(Norm.L2, 1.0, dimension)
+    ball = Ball(Norm.L2, dimension)
     found = calibrate(
         "vmvu",
         ball=ball,

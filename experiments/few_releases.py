@@ -114,7 +114,7 @@ def line(model: Linear, name: str, cell: dict[str, Any], cohort: int) -> dict[st
         return _trusting(model, name, cell, cohort)
     if name != "none":
         kind, _, keep = name.partition("-")
-        ball = Ball("l2", 1.0, model.dimension)
+        ball = Ball("l2", model.dimension)
         found = calibrate(
             kind, ball=ball, delta=DELTA, coordinates=int(keep) if keep else None, **cell
         )
@@ -129,7 +129,7 @@ def line(model: Linear, name: str, cell: dict[str, Any], cohort: int) -> dict[st
 
 def _trusting(model: Linear, name: str, cell: dict[str, Any], cohort: int) -> dict[str, Any]:
     """Run a cell with masked sums (all coordinates, or the same few of every client) or with a trusted server."""
-    ball = Ball("l2", 1.0, model.dimension)
+    ball = Ball("l2", model.dimension)
     if name == "central":
         found = calibrate("gaussian", ball=ball, delta=DELTA, **cell)
         deviation = found.mechanism.noise_multiplier / math.sqrt(

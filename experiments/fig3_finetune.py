@@ -65,7 +65,7 @@ class Sum:
             "adjacency": "zero-out",
             "releases": self.times,
         }
-        found = calibrate(self.name, ball=Ball("l2", 1.0, dimension), **target, **choices)  # type: ignore[arg-type]
+        found = calibrate(self.name, ball=Ball("l2", dimension), **target, **choices)  # type: ignore[arg-type]
         whole: Any = found.mechanism
         size = self.times * (56 + whole.layout.size)
         self.facts = {"epsilon_upper": found.guarantee.epsilon_upper, "bytes": size}

@@ -74,7 +74,7 @@ def mean_of(mechanism: str, epsilon: float, dimension: int) -> Mean:
     """Return the function (clipped rows in units of the clip, generator) -> decoded mean."""
     if mechanism == "none":
         return lambda rows, _: rows.mean(dim=0)
-    ball = Ball("l2", 1.0, dimension)
+    ball = Ball("l2", dimension)
     name = "vmvu" if mechanism == "vmvu" else "gaussian"
     result = calibrate(
         name, ball=ball, epsilon=epsilon, delta=DELTA, releases=1, adjacency="zero-out"

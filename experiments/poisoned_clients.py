@@ -39,7 +39,7 @@ class Lines:
     """Noise of one client along a coordinate, and how far a payload of its choice goes, both in clips."""
 
     def __init__(self, dimension: int) -> None:
-        ball = Ball(Norm.L2, 1.0, dimension)
+        ball = Ball(Norm.L2, dimension)
         target: dict[str, Any] = {
             "epsilon": EPSILON,
             "delta": DELTA,

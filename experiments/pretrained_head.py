@@ -135,7 +135,7 @@ def mean_of(
     if keep == "plain":
         choices = {"rotate": False}
         keep = ""
-    ball = Ball("l2", 1.0, int(keep) if keep else dimension)
+    ball = Ball("l2", int(keep) if keep else dimension)
     aim = (
         {**cell, "epsilon": min(cell["epsilon"], MOST[cell["releases"] > 1])}
         if kind == "vmvu"
@@ -166,7 +166,7 @@ def trusting(
     kind: str, keep: int | None, cell: dict[str, Any], dimension: int, cohort: int
 ) -> tuple[Any, dict[str, Any]]:
     """Return means under central trust: one-bit sums behind masks, or a server's noise."""
-    ball = Ball("l2", 1.0, dimension)
+    ball = Ball("l2", dimension)
     if kind == "central":
         central = calibrate("gaussian", ball=ball, delta=DELTA, **cell)
         noise = cast("Any", central.mechanism).noise_multiplier / math.sqrt(

@@ -26,8 +26,8 @@ import numpy as np
 
 from quietbit import MovingClip
 from quietbit.federation.simulate import SimulatedPlan
-from quietbit.mechanism.adaptive_clip import scout_rank
 from quietbit.mechanism.base import Answers
+from quietbit.mechanism.scouts import scout_rank
 
 CHOOSING, REPORTING = (101, 102), (1, 2, 3, 4, 5)
 STEPS = (0.25, 0.5, 1.0, 2.0, 4.0)

@@ -23,6 +23,7 @@ from quietbit.federation.simulate.plan import SimulatedPlan
 from quietbit.federation.simulate.problem import LocalPlan
 from quietbit.mechanism.ball import Norm
 from quietbit.mechanism.forecast import forecast
+from quietbit.mechanism.scouts import Scout
 from quietbit_lab.task.registry import TaskSpec, build_task
 
 CLIENTS, ROUNDS, SEEDS = 20, 40, (1, 2, 3, 4, 5)
@@ -45,8 +46,9 @@ def train(
         updates = np.zeros((CLIENTS, problem.dimension), np.float32)
         problem.updates(weights, np.arange(CLIENTS), local, updates)
         updates *= rate  # from the mean gradient to the way that a client went
-        here: Any = mechanism if moving is None else mechanism.at_clip(moving.clip)
-        uplink = Uplink(here)
+        here: Any = mechanism
+        clip = plan.clip if moving is None else moving.clip
+        uplink = Uplink(here, clip=clip)
         mean = uplink.aggregator()
         scouts = (
             []
@@ -57,7 +59,7 @@ def train(
             if client not in scouts:
                 mean.add(uplink.send(updates[client]))
         if moving is not None and scouts:
-            asks = Uplink(here.scout())
+            asks = Uplink(Scout(here), clip=clip)
             said = asks.aggregator()
             said.add_all(asks.send(updates[client]) for client in scouts)
             moving.move(said.answers(), forecast(here, cohort=CLIENTS - len(scouts)).noise)

@@ -70,7 +70,7 @@ def compared(
     found, step, clip = [], setting[0], setting[1]
     for rows in ("own", "shared"):
         for keep in keeps:
-            ball = Ball("l2", 1.0, model.dimension)
+            ball = Ball("l2", model.dimension)
             target = {"epsilon": epsilon, "delta": DELTA, "adjacency": "zero-out", "releases": 1}
             mechanism: Any = calibrate(
                 "vmvu", ball=ball, rows=rows, coordinates=keep, **target
@@ -104,7 +104,7 @@ def ten_epochs(model: Linear) -> list[Any]:
 
     One seed chooses the step, twenty report.
     """
-    ball, found = Ball("l2", 1.0, model.dimension), []
+    ball, found = Ball("l2", model.dimension), []
     target = {"epsilon": TEN_EPOCHS, "delta": DELTA, "adjacency": "zero-out", "releases": 10}
     lines = {
         "gaussian": {},

@@ -84,7 +84,7 @@ def noise(line: Line, epsilon: float, expected: int, dimension: int) -> tuple[An
 
     found = calibrate(
         "gaussian",
-        ball=Ball("l2", CLIP, dimension),
+        ball=Ball("l2", dimension),
         epsilon=epsilon,
         delta=DELTA,
         adjacency="zero-out",

@@ -272,7 +272,7 @@ def means(epsilon: float | None, size: int, dimension: int) -> tuple[Any, dict[s
     """Return what makes a decoded mean in clips: of rows, or, of all numbers, of their mean."""
     if epsilon is None:
         return (lambda rows, generator: rows.mean(dim=1) if size else rows), {}
-    ball = Ball("l2", 1.0, size or dimension)
+    ball = Ball("l2", size or dimension)
     found = calibrate(
         "vmvu", ball=ball, epsilon=epsilon, delta=DELTA, releases=1, adjacency="zero-out"
     )

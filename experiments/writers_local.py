@@ -60,7 +60,7 @@ def calibrated(epsilon: float, size: int, local: int, dimension: int, releases: 
     more = {} if local == 1 else {"local_steps": local, "local_rate": 1.0, "local_bits": BITS}
     return calibrate(
         "gaussian",
-        ball=Ball("l2", CLIP, dimension),
+        ball=Ball("l2", dimension),
         epsilon=epsilon,
         delta=DELTA,
         adjacency="zero-out",

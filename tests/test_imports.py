@@ -98,7 +98,7 @@ for name in quietbit.__all__:
     getattr(quietbit, name)
 design = quietbit.solve(quietbit.DesignSpec(2, 1, 1.0))
 assert quietbit.certify(design).meets_spec
-mechanism = quietbit.InterpolatedMVU(design, quietbit.Ball("l2", 1.0, 3))
+mechanism = quietbit.InterpolatedMVU(design, quietbit.Ball("l2", 3))
 uplink = quietbit.Uplink(mechanism)
 assert uplink.receive([uplink.send(__import__("numpy").ones(3), quietbit.seeded_rng(1))]).shape == (3,)
 print("done")

@@ -84,6 +84,8 @@ def test_an_option(old: str, capsys: pytest.CaptureFixture[str]) -> None:
     commands = {
         "--answer-seconds": ["node", "init", "policy.toml"],
         "--keep": ["calibrate", "--epsilon", "1", "--delta", "0", "--adjacency", "zero-out"],
+        "--radius": ["calibrate", "--epsilon", "1", "--delta", "0", "--adjacency", "zero-out"],
+        "--clip": ["compare", "--epsilon", "1", "--adjacency", "zero-out"],
     }
     assert main.main([*commands[old], old, "1"]) == main.BAD_INPUT
     assert capsys.readouterr().err == f"{old} is {main.RENAMED[old]}.\n"

@@ -50,7 +50,7 @@ def main() -> None:
         count = models * CLIENTS * CLASSES * FEATURES
         for levels, bits in ((2, 1), (4, 2), (8, 3), (16, 4)):
             mechanism = InterpolatedMVU(
-                solve(DesignSpec(levels, bits, 3.0)), Ball(Norm.L2, 1.0, CLASSES * FEATURES)
+                solve(DesignSpec(levels, bits, 3.0)), Ball(Norm.L2, CLASSES * FEATURES)
             )
             laws = [code_law(mechanism)] * models
             spent = seconds(lambda laws=laws, left=left: mean_codes(laws, left, right, 1), device)  # type: ignore[misc]

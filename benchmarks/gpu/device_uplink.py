@@ -40,7 +40,7 @@ def main() -> None:
         for name in ("imvu", "vmvu", "gaussian", "sign", "skellam"):
             found = calibrate(
                 name,
-                ball=Ball(Norm.L2, 1.0, 5_003),
+                ball=Ball(Norm.L2, 5_003),
                 epsilon=4.0,
                 delta=1e-5,
                 adjacency="replace-one",
@@ -61,7 +61,7 @@ def main() -> None:
         for name in ("imvu", "vmvu"):
             found = calibrate(
                 name,
-                ball=Ball(Norm.L2, 1.0, 2**power),
+                ball=Ball(Norm.L2, 2**power),
                 epsilon=4.0,
                 delta=1e-5,
                 adjacency="replace-one",

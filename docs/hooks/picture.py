@@ -46,7 +46,7 @@ class Measured(NamedTuple):
 
 def measure(name: str) -> Measured:
     """Send the updates of some clients, take the mean, and compare it with the truth."""
-    ball = Ball(Norm.L2, 1.0, DIMENSION)
+    ball = Ball(Norm.L2, DIMENSION)
     found = calibrate(
         name,
         ball=ball,
@@ -79,7 +79,7 @@ def one_update() -> tuple[NDArray[np.float32], InterpolatedMVU]:
     problem = build_task(TaskSpec("digits"), seed=1)
     rows = np.empty((1, problem.dimension), dtype=np.float32)
     problem.updates(problem.initial(1), np.array([7]), LocalPlan(Norm.L2, 1.0), rows)
-    ball = Ball(Norm.L2, 1.0, problem.dimension)
+    ball = Ball(Norm.L2, problem.dimension)
     found = calibrate(
         "imvu", ball=ball, epsilon=10.0, delta=DELTA, releases=8, adjacency=Adjacency.ZERO_OUT
     )

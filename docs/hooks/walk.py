@@ -121,7 +121,7 @@ def sizes(root: Path = ROOT) -> dict[str, tuple[int, int]]:
 
 def calibrated(word: str) -> Mechanism:
     """Return a mechanism for 1,000 parameters as `calibrate` makes it for users: rotated."""
-    ball = Ball("l2", 1.0, DIMENSION)
+    ball = Ball("l2", DIMENSION)
     return calibrate(word, ball=ball, epsilon=1.0, delta=1e-5, adjacency="zero-out").mechanism
 
 

@@ -68,16 +68,16 @@ class Run:
 
     def __init__(self, tabs: int = TABS, rounds: int = ROUNDS) -> None:
         """Fix everything before data is seen."""
-        ball = Ball(Norm.L2, CLIP, PARAMETERS)
+        ball = Ball(Norm.L2, PARAMETERS)
         terms: dict[str, Any] = {
             "epsilon": TARGET.epsilon,
             "delta": TARGET.delta,
             "adjacency": TARGET.adjacency,
         }
         self.mechanism = calibrate("vmvu", ball=ball, releases=rounds, **terms).mechanism
-        self.text = canonical_text(self.mechanism)
-        self.table = client_table([self.mechanism], TARGET)
-        self.uplink = Uplink(self.mechanism)
+        self.text = canonical_text(self.mechanism, CLIP)
+        self.uplink = Uplink(self.mechanism, clip=CLIP)
+        self.table = client_table([self.uplink], TARGET)
         self.rounds = rounds
         self.tabs = tabs
         self.round = 0

@@ -86,7 +86,7 @@ def main(rounds: int, seed: int) -> float:
     test = slice(CLIENTS * each, None)
 
     model = group_norm(network(), groups=4)
-    ball = Ball.of(model.state_dict(), radius=CLIP)
+    ball = Ball.of(model.state_dict())
     found = compare(
         ball,
         epsilon=EPSILON,
@@ -110,7 +110,7 @@ def main(rounds: int, seed: int) -> float:
         releases=rounds,
     )
     uplink, structure = (
-        Uplink(calibrated.mechanism, like=model.state_dict()),
+        Uplink(calibrated.mechanism, like=model.state_dict(), clip=CLIP),
         Structure.of(model.state_dict()),
     )
     print(calibrated.guarantee.sentence())
@@ -127,7 +127,7 @@ def main(rounds: int, seed: int) -> float:
         total = simulate_secure_sum(
             plan, codes
         )  # plays all parties; SumClient and SumServer are the halves
-        flat = calibrated.mechanism.mean_from_sum(total.total, len(total.clients))
+        flat = CLIP * calibrated.mechanism.mean_from_sum(total.total, len(total.clients))
         mean = restore(structure, partial(part, flat))
         model.load_state_dict(
             {name: value - 2.0 * mean[name] for name, value in model.state_dict().items()}

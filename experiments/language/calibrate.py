@@ -30,13 +30,13 @@ def main() -> None:
         target = {"epsilon": epsilon, "delta": DELTA, "releases": 1, "adjacency": "zero-out"}
         for dimension in DIMENSIONS:
             for kind in ("vmvu", "gaussian"):
-                ball = Ball("l2", 1.0, dimension)
+                ball = Ball("l2", dimension)
                 single = calibrate(kind, ball=ball, **target)
                 row = (single.mechanism, single.guarantee.epsilon_upper, single.error.squared)
                 known[kind, dimension, epsilon] = row
         for dimension in SUMMED:
             for cohort in COHORTS:
-                ball = Ball("l2", 1.0, dimension)
+                ball = Ball("l2", dimension)
                 summed = calibrate_sum(ball=ball, clients=cohort, **target)
                 row = (summed.mechanism, summed.guarantee.epsilon_upper, summed.squared_error)
                 known["sum", dimension, epsilon, cohort, None] = row

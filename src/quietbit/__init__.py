@@ -11,6 +11,7 @@ from typing import Any
 from quietbit._lazy import attach
 
 RENAMED = {
+    "AdaptiveClip": "Uplink, whose clip may change from round to round",
     "Directory": "MemberList",
     "expectation": "forecast",
     "masked_sum": "simulate_secure_sum",

@@ -15,7 +15,6 @@ from quietbit.gradients import group_norm as group_norm
 from quietbit.kernel.rng import RandomBits as RandomBits
 from quietbit.kernel.rng import secure_rng as secure_rng
 from quietbit.kernel.rng import seeded_rng as seeded_rng
-from quietbit.mechanism.adaptive_clip import AdaptiveClip as AdaptiveClip
 from quietbit.mechanism.additive import Gaussian as Gaussian
 from quietbit.mechanism.ball import Ball as Ball
 from quietbit.mechanism.ball import Norm as Norm

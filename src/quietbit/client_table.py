@@ -2,9 +2,9 @@
 
 Idea     a device in C or in a browser cannot compute the cost of a mechanism, and must not trust a
          server to. So its owner writes a table once: each mechanism under the SHA-256 of its
-         description, its cost in whole units, the budget in the same units, and the numbers that
-         the client samples with. The client looks a server's description up and refuses an unknown
-         one; it interprets nothing that a server sends.
+         description at a clip, its cost in whole units, the budget in the same units, and the
+         numbers that the client samples with. The client looks a server's description up and
+         refuses an unknown one; it interprets nothing that a server sends.
 Costs    for one mechanism, a unit is a release, and the budget is the number of releases that the
          target allows. For several, Rényi divergences at one order add up, also if the mechanisms
          are chosen adaptively; the order is the one at which the first mechanism may be released
@@ -39,6 +39,7 @@ from quietbit.node.request import description_of
 from quietbit.privacy.conversion import epsilon_from_rdp
 from quietbit.privacy.cost import Cost
 from quietbit.target import Target
+from quietbit.wire.uplink import Uplink
 
 __all__ = ["client_table", "ledger_begin", "ledger_line"]
 
@@ -72,18 +73,19 @@ class _Arrays:
         return self.places[content]
 
 
-def client_table(mechanisms: Sequence[Mechanism], target: Target) -> bytes:
-    """Return the table of clients that may release these mechanisms within ``target``.
+def client_table(uplinks: Sequence[Uplink], target: Target) -> bytes:
+    """Return the table of clients that may send by these uplinks within ``target``.
 
     Mechanisms are `InterpolatedMVU` (not rotated, or rotated in single precision) and `VectorMVU`
     that sends a seed. Others are refused, and so is a target that does not allow one release of
     the first.
     """
-    require(len(mechanisms) > 0, "mechanisms", [], "a list of at least one mechanism")
-    budget, costs = _costs(mechanisms, target)
-    arrays = _Arrays(HEAD.size + ENTRY.size * len(mechanisms))
+    require(len(uplinks) > 0, "uplinks", [], "a list of at least one Uplink")
+    budget, costs = _costs([uplink.mechanism for uplink in uplinks], target)
+    arrays = _Arrays(HEAD.size + ENTRY.size * len(uplinks))
     entries = [
-        _entry(mechanism, cost, arrays) for mechanism, cost in zip(mechanisms, costs, strict=True)
+        _entry(uplink.mechanism, uplink.clip, cost, arrays)
+        for uplink, cost in zip(uplinks, costs, strict=True)
     ]
     size = arrays.begin + len(arrays.data) + 32
     content = HEAD.pack(MAGIC, size, budget, len(entries)) + b"".join(entries) + bytes(arrays.data)
@@ -95,9 +97,9 @@ def ledger_begin(table: bytes) -> str:
     return f"quietbit-ledger 1 {table[-32:].hex()}\n"
 
 
-def ledger_line(mechanism: Mechanism, cost: int, spent: int) -> str:
+def ledger_line(uplink: Uplink, cost: int, spent: int) -> str:
     """Return the line of one release, after releases of ``spent`` units."""
-    return f"{identity_of(mechanism).hex()} {cost} {spent + cost}\n"
+    return f"{identity_of(uplink.mechanism, uplink.clip).hex()} {cost} {spent + cost}\n"
 
 
 def _costs(mechanisms: Sequence[Mechanism], target: Target) -> tuple[int, list[int]]:
@@ -147,17 +149,18 @@ def _allowed_divergence(order: float, target: Target) -> float:
 
 
 @singledispatch
-def _entry(mechanism: Mechanism, cost: int, arrays: _Arrays) -> bytes:
+def _entry(mechanism: Mechanism, clip: float, cost: int, arrays: _Arrays) -> bytes:
     rule = "an InterpolatedMVU or a VectorMVU, which the client in C implements"
     raise InvalidParameter.of("mechanism", rule, type(mechanism).__name__)
 
 
-def _names(mechanism: Mechanism) -> tuple[bytes, bytes]:
-    return identity_of(mechanism), hashlib.sha256(description_of(mechanism).encode()).digest()
+def _names(mechanism: Mechanism, clip: float) -> tuple[bytes, bytes]:
+    description = description_of(mechanism, clip)
+    return identity_of(mechanism, clip), hashlib.sha256(description.encode()).digest()
 
 
 @_entry.register
-def _codes(mechanism: InterpolatedMVU, cost: int, arrays: _Arrays) -> bytes:
+def _codes(mechanism: InterpolatedMVU, clip: float, cost: int, arrays: _Arrays) -> bytes:
     sampler = mechanism.sampler
     rotation = mechanism.rotation
     block = 0
@@ -168,9 +171,7 @@ def _codes(mechanism: InterpolatedMVU, cost: int, arrays: _Arrays) -> bytes:
         require(not rotation.exact, "rotation", "exact", rule)
         block = rotation.block
         seed = check_int(rotation.seed, "seed of the rotation", 0, MOST_SEED)
-        limit = Clip.rotated(0.0, mechanism.ball.radius).limit or 0.0
-    radius = mechanism.ball.radius
-    require(2.0**-200 <= radius <= 2.0**200, "radius", radius, "from 2^-200 to 2^200")
+        limit = Clip.rotated(0.0, clip).limit or 0.0
     plan = threshold_plan(sampler) if sampler.bits == 1 else None
     coefficients = [0.0] * 18
     numbers = (0.0, 0.0)
@@ -192,24 +193,24 @@ def _codes(mechanism: InterpolatedMVU, cost: int, arrays: _Arrays) -> bytes:
     tables = (sampler.base, sampler.base_tail, sampler.slope, sampler.slope_tail)
     law = [arrays.add(array) for array in (*level_knots(sampler.levels), *tables)]
     return ENTRY.pack(
-        *_names(mechanism),
+        *_names(mechanism, clip),
         cost,
-        *(CODES, mechanism.ball.norm.order, mechanism.ball.dimension, mechanism.ball.radius),
-        *(sampler.bits, sampler.levels, sampler.scale, *sampler.t_range, limit),
+        *(CODES, mechanism.ball.norm.order, mechanism.ball.dimension, clip),
+        *(sampler.bits, sampler.levels, sampler.scale / clip, *sampler.t_range, limit),
         *(block, seed, *numbers, *coefficients, *shape, *cells),
         *(0, 0, 0, 0, 0, 0.0, *law, *table, 0, 0, 0),
     )
 
 
 @_entry.register
-def _seed(mechanism: VectorMVU, cost: int, arrays: _Arrays) -> bytes:
+def _seed(mechanism: VectorMVU, clip: float, cost: int, arrays: _Arrays) -> bytes:
     profile = mechanism.profile
     seed = check_int(mechanism.rotation_seed, "rotation_seed", 0, MOST_SEED)
     rows = mechanism.rows
     return ENTRY.pack(
-        *_names(mechanism),
+        *_names(mechanism, clip),
         cost,
-        *(SEED, mechanism.ball.norm.order, mechanism.ball.dimension, mechanism.ball.radius),
+        *(SEED, mechanism.ball.norm.order, mechanism.ball.dimension, clip),
         *(0, 0, 0.0, 0.0, 0.0, 0.0),
         *(0, seed, 0.0, 0.0, *([0.0] * 18), 0, 0, 0, 0, 0.0, 0.0, 0.0),
         *(

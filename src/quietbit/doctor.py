@@ -148,10 +148,10 @@ def payload_holds() -> str:
     """Encode the wire format's example, send a payload there and back, and damage it."""
     table = np.array([[255.0, 1.0], [1.0, 255.0]]) / 256
     design = Design(DesignSpec(2, 1, 4.0), table, np.array([0.0, 1.0]))
-    example = Uplink(InterpolatedMVU(design, Ball(Norm.L2, 1.5, 21), 2.0, decoder="alphabet"))
+    example = Uplink(InterpolatedMVU(design, Ball(Norm.L2, 21), 2.0, decoder="alphabet"), clip=1.5)
     sent = example.send(np.linspace(-1.0, 2.0, 21).astype(np.float32), seeded_rng(0))
     _expect(sent == EXAMPLE, "The example of the wire format was encoded into other bytes.")
-    mechanism = InterpolatedMVU(_shipped(DesignSpec(2, 1, 1.0)), Ball(Norm.L2, 1.0, DIMENSION))
+    mechanism = InterpolatedMVU(_shipped(DesignSpec(2, 1, 1.0)), Ball(Norm.L2, DIMENSION))
     uplink = Uplink(mechanism)
     data = uplink.send(np.linspace(-1.0, 1.0, DIMENSION, dtype=np.float32))
     size = HEADER_SIZE + math.ceil(DIMENSION / 8)

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from quietbit import Ball, Gaussian, InterpolatedMVU
+from quietbit import Gaussian, InterpolatedMVU
 from quietbit.design.table import Design
 from quietbit.kernel.rng import seeded_rng
 from quietbit.wire.uplink import Uplink
@@ -28,9 +28,10 @@ class Tampered:
 
     mechanism: Any
     real: Any
+    clip: float = 1.0
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "uplink", Uplink(self.real))
+        object.__setattr__(self, "uplink", Uplink(self.real, clip=self.clip))
 
     def send(self, update: Any, rng: Any) -> bytes:
         return self.uplink.send(update, rng)  # type: ignore[attr-defined, no-any-return]
@@ -62,12 +63,13 @@ def stronger(honest: Any, factor: float = 1.1) -> Tampered:
             honest.design.spec, rows / rows.sum(axis=1, keepdims=True), honest.design.alphabet
         )
         return Tampered(honest, DitheredMVU(design, honest.ball))
-    return Tampered(honest, _louder(honest, factor, honest.ball))
+    return Tampered(honest, _louder(honest, factor))
 
 
-def _louder(honest: Any, factor: float, ball: Ball) -> Any:
+def _louder(honest: Any, factor: float) -> Any:
+    ball = honest.ball
     if isinstance(honest, Sign):
-        return Sign(_louder(honest.inner, factor, ball))
+        return Sign(_louder(honest.inner, factor))
     if isinstance(honest, Gaussian):
         return Gaussian(ball, honest.noise_multiplier / factor)
     if isinstance(honest, Laplace):
@@ -91,14 +93,14 @@ def swapped(honest: Any, first: int, second: int) -> Tampered:
 
 
 def unclipped(honest: Any, factor: float = 4.0) -> Tampered:
-    """Updates are clipped to a ball that is too large."""
-    ball = Ball(honest.ball.norm, factor * honest.ball.radius, honest.ball.dimension)
+    """Updates are clipped to a norm that is too large."""
     if isinstance(honest, InterpolatedMVU):
-        wide = InterpolatedMVU(honest.design, ball, factor * honest.beta, honest.clamp)
-        return Tampered(honest, _with(honest, sampler=wide.sampler, ball=ball))
+        beta = factor * honest.beta
+        wide = InterpolatedMVU(honest.design, honest.ball, beta, honest.clamp, honest.decoder)
+        return Tampered(honest, wide, factor)
     if isinstance(honest, DitheredMVU):
         raise NotImplementedError("levels end at the ball's boundary")
-    return Tampered(honest, _louder(honest, factor, ball))
+    return Tampered(honest, _louder(honest, factor), factor)
 
 
 class SharedBits:

@@ -37,9 +37,7 @@ from quietbit.privacy.account import Account
 
 DIMENSION, SAMPLES, STEPS, MOMENTS = 42, 40, 3, 200
 EACH = 50  # kills per ledger
-SITE = LocalSteps(
-    PoissonBatch(Gaussian(Ball(Norm.L2, 1.0, DIMENSION), 2.0), 10, 0.25), STEPS, 0.5, 8
-)
+SITE = LocalSteps(PoissonBatch(Gaussian(Ball(Norm.L2, DIMENSION), 2.0), 10, 0.25), STEPS, 0.5, 8)
 
 
 def asked(number: int) -> Request:

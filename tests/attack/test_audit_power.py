@@ -33,7 +33,7 @@ SIZES = (pytest.param(1, marks=LONG), 100, pytest.param(10_000, marks=LONG))
 def three_bits(dimension: int) -> InterpolatedMVU:
     design = shipped(DesignSpec(8, 3, 5.0))
     assert design is not None
-    return InterpolatedMVU(design, Ball(Norm.L2, 1.0, dimension))
+    return InterpolatedMVU(design, Ball(Norm.L2, dimension))
 
 
 def look(target: Any, rng: Any, samples: int) -> Audit:
@@ -106,7 +106,7 @@ def test_clipping_left_out(size: int) -> None:
     )
 
 
-ROUND, POINTED = Ball(Norm.L2, 1.0, 30), Ball(Norm.L1, 1.0, 30)
+ROUND, POINTED = Ball(Norm.L2, 30), Ball(Norm.L1, 30)
 NOISY: dict[str, Any] = {
     "gaussian": Gaussian(ROUND, 0.5),
     "laplace": Laplace(POINTED, 0.5),
@@ -159,7 +159,7 @@ ALARMS = (
     "mvu nine levels l2",
     "laplace",
     "skellam 8 bits",
-    "watched vmvu seed",
+    "scouted vmvu seed",
 )
 
 
@@ -174,5 +174,5 @@ def test_no_false_alarm(name: str) -> None:
 
 
 def test_signs_of_either_noise_in_one_dimension() -> None:
-    for inner in (Gaussian(Ball(Norm.L2, 1.0, 1), 0.7), Laplace(Ball(Norm.L1, 1.0, 1), 0.7)):
+    for inner in (Gaussian(Ball(Norm.L2, 1), 0.7), Laplace(Ball(Norm.L1, 1), 0.7)):
         assert look(Sign(inner), seeded_rng(seed(11)), 300).passed

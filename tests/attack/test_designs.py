@@ -71,7 +71,7 @@ def test_a_file_with_such_rows_is_refused_even_if_its_identity_is_right(
     content["identity"] = hashlib.sha256(text.encode()).hexdigest()
     with pytest.raises(InvalidDesignFile, match="sum of the probabilities"):
         Design.parse(json.dumps(content), "a file")
-    described = describe(DitheredMVU(good, Ball("l2", 1.0, 3)))
+    described = describe(DitheredMVU(good, Ball("l2", 3)))
     described["design"] = {"design": content}
     with pytest.raises(InvalidParameter, match="sum of the probabilities"):
         build(described)

@@ -45,7 +45,7 @@ EXTREME = [
 ]
 MECHANISMS = [
     calibrate(
-        word, ball=Ball(norm, 1.0, 42), epsilon=4.0, delta=1e-5, adjacency=Adjacency.REPLACE_ONE
+        word, ball=Ball(norm, 42), epsilon=4.0, delta=1e-5, adjacency=Adjacency.REPLACE_ONE
     ).mechanism
     for word, norm in (
         ("imvu", Norm.L2),
@@ -103,13 +103,13 @@ def test_the_work_of_pricing_is_bounded():
     """There is no limit on the time: the largest description took 0.3 s on one core, the first
     with its imports.
     """
-    ball = Ball(Norm.L2, 1.0, 2**40)
+    ball = Ball(Norm.L2, 2**40)
     large = [
         InterpolatedMVU(solve(DesignSpec(2, 8, 1.0)), ball),
         DitheredMVU(solve(DesignSpec(2, 8, 1.0)), ball),
     ]
     found = calibrate(
-        "vmvu", ball=Ball(Norm.L2, 1.0, 2**20), epsilon=12.0, delta=1e-5, adjacency="replace-one"
+        "vmvu", ball=Ball(Norm.L2, 2**20), epsilon=12.0, delta=1e-5, adjacency="replace-one"
     )
     for mechanism in (*large, found.mechanism, *MECHANISMS):
         text, start = description_of(mechanism), time.process_time()

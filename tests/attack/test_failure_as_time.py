@@ -102,7 +102,7 @@ def test_an_app_ends_early_enough_to_have_its_steps_taken_for_it(numbers, found)
 
 
 def test_a_request_for_local_steps_reserves_the_time_that_their_noise_takes(tmp_path):
-    step = PoissonBatch(Gaussian(Ball("l2", 1.0, DIMENSION), 0.02), 10, 0.5)
+    step = PoissonBatch(Gaussian(Ball("l2", DIMENSION), 0.02), 10, 0.5)
     rules = {"unit": "sample", "data_set": "ward 7", "response_seconds": 40.0}
     held = keeper(tmp_path, epsilon=1e9, **rules)
     plan = Plan.from_run_config(CONFIG)

@@ -54,7 +54,7 @@ CASES = {
     "full disks": 60,
 }
 DESIGN = solve(DesignSpec(2, 1, 0.3))
-SMALL = InterpolatedMVU(DESIGN, Ball(Norm.L2, 1.0, DIMENSION))
+SMALL = InterpolatedMVU(DESIGN, Ball(Norm.L2, DIMENSION))
 THREAT_MODEL = Path(__file__).parent.parent.parent / "docs" / "explanation" / "threat-model.md"
 
 
@@ -144,7 +144,7 @@ def test_failures_that_depend_on_the_data_tell_nothing(tmp_path):
     pixels = np.random.default_rng(1).integers(0, 2, 64)
     node, faint = (
         Node(tmp_path, epsilon=1e4),
-        InterpolatedMVU(DESIGN, Ball(Norm.L2, 1e-3, DIMENSION)),
+        InterpolatedMVU(DESIGN, Ball(Norm.L2, DIMENSION)),
     )
     size, number = set(), 0
 
@@ -275,7 +275,7 @@ def test_mechanisms(tmp_path):
     """Descriptions that a server makes up: built and priced as they are, or refused; the cap
     holds.
     """
-    ball = Ball(Norm.L2, 1.0, DIMENSION)
+    ball = Ball(Norm.L2, DIMENSION)
     good = [
         SMALL,
         Gaussian(ball, 3.0),

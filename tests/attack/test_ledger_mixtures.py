@@ -13,7 +13,7 @@ from quietbit.privacy.cost import Cost
 from quietbit.target import Adjacency, Target, Trust, Unit
 
 ZERO, REPLACE = Adjacency.ZERO_OUT, Adjacency.REPLACE_ONE
-BALL = Ball(Norm.L2, 1.0, 1000)
+BALL = Ball(Norm.L2, 1000)
 
 
 def one_bit(beta=1.0):

@@ -24,10 +24,10 @@ from quietbit.federation.parts.adaptive_clip import Scouting
 from quietbit.federation.simulate import Training
 from quietbit.federation.simulate.clients import ClientSide
 from quietbit.federation.simulate.loop import play_round
-from quietbit.mechanism.adaptive_clip import AdaptiveClip, Scout
 from quietbit.mechanism.batch import PoissonBatch
 from quietbit.mechanism.projected import Projected
 from quietbit.mechanism.response import RandomisedResponse
+from quietbit.mechanism.scouts import Scout, Scouted
 from quietbit.node.budget import account_of
 from quietbit.node.refusal import AnsweredBefore, BudgetSpent
 from quietbit.node.request import Step, SumPart, description_of, run_name
@@ -35,7 +35,7 @@ from quietbit.target import Target
 from refusals import refuses
 
 BOTH = ("imvu", "scout", "response")
-MOVING = AdaptiveClip(MECHANISM, 1.0, 2, 0.2)
+MOVING = Scouted(MECHANISM, 2, 0.2)
 SENDS = [number for number in range(1, 60) if MOVING.is_turn_of(run_name(7), number, 11)]
 SCOUTS = sorted(set(range(1, 60)) - set(SENDS))
 UPDATE = [np.linspace(-0.2, 0.3, DIMENSION)]
@@ -110,9 +110,9 @@ def test_a_round_has_one_release_of_a_node_whatever_it_is_called(tmp_path: Path)
     would be the second.
     """
     node = keeper(tmp_path, mechanisms=BOTH)
-    for number, mechanism in ((SENDS[0], MOVING), (SCOUTS[-1], MOVING.scout())):
+    for number, mechanism in ((SENDS[0], MOVING), (SCOUTS[-1], Scout(MOVING))):
         node.accept(request(number, mechanism)).release(UPDATE)
-        other = MOVING.scout() if mechanism is MOVING else MOVING
+        other = Scout(MOVING) if mechanism is MOVING else MOVING
         with refuses("mechanism"):
             node.accept(request(number, other))
         with pytest.raises(AnsweredBefore):
@@ -121,9 +121,9 @@ def test_a_round_has_one_release_of_a_node_whatever_it_is_called(tmp_path: Path)
         # all the same.
         for every in range(2, 40):
             again = evolve(MOVING, every=every)
-            for one in (again, again.scout(), again.at_clip(0.5), MECHANISM):
+            for one, clip in ((again, 1.0), (Scout(again), 1.0), (again, 0.5), (MECHANISM, 1.0)):
                 with pytest.raises(QuietbitError):
-                    node.accept(request(number, one))
+                    node.accept(request(number, one, clip=clip))
     assert books(tmp_path).releases == 2
 
 
@@ -131,7 +131,7 @@ def test_who_is_asked_out_of_turn_answers_nothing(tmp_path: Path) -> None:
     node = keeper(tmp_path, mechanisms=BOTH)
     for number in SENDS[:5]:
         with pytest.raises(InvalidParameter, match="turn"):
-            node.accept(request(number, MOVING.scout()))
+            node.accept(request(number, Scout(MOVING)))
     for number in SCOUTS[:5]:
         with pytest.raises(InvalidParameter, match="turn"):
             node.accept(request(number, MOVING))
@@ -145,7 +145,7 @@ def test_a_scout_is_asked_no_more_often_than_a_budget_allows(tmp_path: Path) -> 
     made = []
     for name, numbers, mechanism in (
         ("updates", SENDS, MOVING),
-        ("answers", SCOUTS, MOVING.scout()),
+        ("answers", SCOUTS, Scout(MOVING)),
     ):
         (tmp_path / name).mkdir()
         node = keeper(tmp_path / name, mechanisms=BOTH, epsilon=4.0)
@@ -159,12 +159,12 @@ def test_a_scout_is_asked_no_more_often_than_a_budget_allows(tmp_path: Path) -> 
 
 
 def test_an_answer_is_no_evaluation_and_nothing_is_wrapped_around_it(tmp_path: Path) -> None:
-    node, scout = keeper(tmp_path, mechanisms=BOTH, evaluate=1.0), MOVING.scout()
-    wider = Ball(Norm.L2, 1.0, 100)
+    node, scout = keeper(tmp_path, mechanisms=BOTH, evaluate=1.0), Scout(MOVING)
+    wider = Ball(Norm.L2, 100)
     wraps = [
         lambda: Projected(scout, wider),
         lambda: PoissonBatch(scout, 0.5, 100),
-        lambda: AdaptiveClip(scout, 1.0),
+        lambda: Scouted(scout, 20, 0.5),
     ]
     for wrap in wraps:
         with pytest.raises(QuietbitError):
@@ -203,13 +203,13 @@ def test_beside_a_sum_only_answers_leave_unmasked(tmp_path: Path) -> None:
     with refuses("step of the sum", Step.ALONE):
         node.accept(request(SENDS[0], MOVING, sum=part(Step.ALONE)))
     with refuses("step of the sum", Step.VECTOR):
-        node.accept(request(SCOUTS[0], MOVING.scout(), sum=part(Step.VECTOR)))
+        node.accept(request(SCOUTS[0], Scout(MOVING), sum=part(Step.VECTOR)))
     with refuses("step of the sum", Step.ALONE):
-        node.step(request(SCOUTS[0], MOVING.scout(), sum=part(Step.ALONE)))
+        node.step(request(SCOUTS[0], Scout(MOVING), sum=part(Step.ALONE)))
     with pytest.raises(QuietbitError, match="trust"):
-        node.accept(request(SCOUTS[0], MOVING.scout()))
+        node.accept(request(SCOUTS[0], Scout(MOVING)))
     assert books(tmp_path).releases == 0
-    node.accept(request(SCOUTS[0], MOVING.scout(), sum=part(Step.ALONE))).release(UPDATE)
+    node.accept(request(SCOUTS[0], Scout(MOVING), sum=part(Step.ALONE))).release(UPDATE)
     found = books(tmp_path)
     ((_, honest, _),) = found.counts()
     assert (found.releases, honest) == (1, 3)
@@ -225,9 +225,9 @@ def test_an_answer_is_not_hidden_behind_the_bit_of_an_earlier_version(tmp_path: 
     its name.
     """
     held = keeper(tmp_path, mechanisms=BOTH)
-    fine = description_of(Scout(AdaptiveClip(MECHANISM, 1.0, 2, 1 - 1e-12)))
+    fine = description_of(Scout(Scouted(MECHANISM, 2, 1 - 1e-12)))
     hidden = fine.replace('"every":2', '"bit_epsilon":1e-9,"every":2')
     assert hidden != fine
     with pytest.raises(InvalidParameter, match="bit_epsilon"):
-        held.accept(replace(request(SCOUTS[0], MOVING.scout()), mechanism=hidden))
+        held.accept(replace(request(SCOUTS[0], Scout(MOVING)), mechanism=hidden))
     assert books(tmp_path).releases == 0

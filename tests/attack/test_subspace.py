@@ -35,7 +35,7 @@ CONFIG = {
     "quietbit.adjacency": "replace-one",
     "quietbit.subspace": K,
 }
-MECHANISM = Gaussian(Ball(Norm.L2, CLIP, K), 0.001)
+MECHANISM = Gaussian(Ball(Norm.L2, K), 0.001)
 GOOD = space_of_seed(1, K, DIMENSION).directions
 
 
@@ -150,7 +150,7 @@ def test_a_map_that_lengthens_is_clipped_all_the_same(
 
 def test_a_request_for_all_numbers_is_declined_where_the_plan_has_a_subspace(tmp_path: Any) -> None:
     node = Node(tmp_path)
-    wide = Gaussian(Ball(Norm.L2, CLIP, DIMENSION), 0.001)
+    wide = Gaussian(Ball(Norm.L2, DIMENSION), 0.001)
     reply = node.answers(request(1, GOOD, wide), long_update())
     assert reply.has_error()
     assert node.noted == 0
@@ -160,9 +160,7 @@ def test_more_directions_than_numbers_are_declined(tmp_path: Any) -> None:
     many = DIMENSION + 1
     node = Node(tmp_path, CONFIG | {"quietbit.subspace": many})
     square = np.eye(many, dtype=np.float32)
-    reply = node.answers(
-        request(1, square, Gaussian(Ball(Norm.L2, CLIP, many), 0.001)), long_update()
-    )
+    reply = node.answers(request(1, square, Gaussian(Ball(Norm.L2, many), 0.001)), long_update())
     assert reply.has_error()
     assert node.noted == 0
 
@@ -188,7 +186,7 @@ def test_what_is_enclosed_without_a_subspace_is_not_kept_and_not_shown(tmp_path:
         seen.append(set(message.content))
         return app(np.zeros(DIMENSION))(message, _)
 
-    wide = Gaussian(Ball(Norm.L2, CLIP, DIMENSION), 0.001)
+    wide = Gaussian(Ball(Norm.L2, DIMENSION), 0.001)
     reply = node.mod(request(1, GOOD, wide), node.context, train)
     assert not reply.has_error()
     assert ENCLOSED not in seen[0]

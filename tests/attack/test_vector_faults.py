@@ -27,7 +27,7 @@ from quietbit_lab.auditor.audit import Audit, audit
 
 SURE = 1 - 1e-9
 LONG = pytest.mark.long
-BALL = Ball(Norm.L2, 1.0, 30)
+BALL = Ball(Norm.L2, 30)
 
 
 def honest(keep: int = 32, epsilon: float = 4.0) -> VectorMVU:
@@ -121,7 +121,7 @@ def test_a_seed_used_again_on_the_rows_of_other_rounds(period: int) -> None:
     all the same.
     """
     profile = solve_profile(4.0, 0.0, 1, Adjacency.REPLACE_ONE)
-    mechanism = VectorMVU(profile, Ball(Norm.L2, 1.0, 3000), 16, rows=3)
+    mechanism = VectorMVU(profile, Ball(Norm.L2, 3000), 16, rows=3)
     assert "payloads" in names(look(mechanism, 100, RepeatedBits(seed(5), period)))
 
 

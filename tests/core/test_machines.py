@@ -28,7 +28,7 @@ from quietbit.client_table import client_table
 from quietbit.node.request import ProposedMechanism, description_of
 from quietbit.target import Target
 
-ball, diamond = Ball("l2", 1.0, 300), Ball("l1", 1.0, 50)
+ball, diamond = Ball("l2", 300), Ball("l1", 50)
 found = {}
 def note(name, mechanism):
     text = description_of(mechanism)

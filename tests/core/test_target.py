@@ -64,7 +64,7 @@ def test_a_target_without_a_limit_counts_and_cannot_be_met():
     with refuses("epsilon", math.inf):
         quietbit.calibrate(
             "gaussian",
-            ball=quietbit.Ball("l2", 1.0, 3),
+            ball=quietbit.Ball("l2", 3),
             epsilon=math.inf,
             delta=1e-5,
             adjacency="zero-out",

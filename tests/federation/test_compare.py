@@ -76,7 +76,7 @@ SITUATIONS = {
 @lru_cache(maxsize=8)
 def asked(dimension, clients, cohort, rounds, epsilon, adjacency, trust):
     return compare(
-        quietbit.Ball("l2", CLIP, dimension),
+        quietbit.Ball("l2", dimension),
         epsilon=epsilon,
         delta=1e-5,
         adjacency=adjacency,
@@ -166,7 +166,7 @@ def test_every_family_has_its_row_and_says_why_where_there_is_none():
 
 def test_auto_is_the_best_row_of_its_trust():
     found = asked(650, 300, 100, 15, 8.0, "zero-out", None)
-    ball = quietbit.Ball("l2", CLIP, 650)
+    ball = quietbit.Ball("l2", 650)
     auto = quietbit.calibrate(
         "auto", ball=ball, epsilon=8.0, delta=1e-5, adjacency="zero-out", releases=5
     )
@@ -198,7 +198,7 @@ def test_an_l1_ball_has_its_best_row_and_the_vector_mechanism_says_why_not():
     assert vector.mechanism is None
     assert vector.noise == math.inf
     assert "must be l2" in vector.verdict
-    auto = quietbit.calibrate("auto", ball=quietbit.Ball("l1", 1.0, 100), **target)
+    auto = quietbit.calibrate("auto", ball=quietbit.Ball("l1", 100), **target)
     assert identity_of(auto.mechanism) == identity_of(best.mechanism)
 
 
@@ -208,7 +208,7 @@ def test_nothing_within_reach_is_an_answer_and_auto_says_why():
     assert found.best("local") is None
     assert all(row.refusal for row in found.rows)
     with pytest.raises(InvalidParameter, match=r"No mechanism reaches epsilon 1e-09 here .*imvu: "):
-        quietbit.calibrate("auto", ball=quietbit.Ball("l1", 1.0, 10), releases=1000, **given)
+        quietbit.calibrate("auto", ball=quietbit.Ball("l1", 10), releases=1000, **given)
 
 
 def test_rounds_and_releases_follow_from_each_other():
@@ -237,7 +237,6 @@ def test_rounds_and_releases_follow_from_each_other():
         ({"epsilon": math.nan}, "epsilon"),
         ({"adjacency": "near"}, "adjacency"),
         ({"trust": "nobody"}, "trust"),
-        ({"clip": math.nan}, "clip"),
         ({"norm": "l3"}, "norm"),
     ],
 )
@@ -252,23 +251,6 @@ def test_what_has_no_meaning_is_refused(change, name):
     }
     with refuses(name):
         compare(10, **given)
-
-
-def test_a_ball_is_clip_and_norm():
-    given = {
-        "epsilon": 1.0,
-        "delta": 1e-5,
-        "adjacency": "zero-out",
-        "cohort": 10,
-        "rounds": 2,
-        "trust": "central",
-    }
-    ball = quietbit.Ball("l2", 3.0, 10)
-    assert compare(ball, **given).ball == ball
-    with refuses("clip", 3.0):
-        compare(ball, clip=3.0, **given)
-    narrow, wide = compare(ball, **given), compare(attrs.evolve(ball, radius=6.0), **given)
-    assert narrow.rows[0].noise == pytest.approx(wide.rows[0].noise), "noise is told in clips"
 
 
 def test_the_dimension_of_a_model_is_what_it_trains():
@@ -298,7 +280,7 @@ def test_a_baseline_is_never_compared_nor_is_a_mean_without_a_unit_the_best(monk
     assert found.rows[0].noise < math.inf
     assert found.best("local") is None, "a sign has no unit"
     with pytest.raises(InvalidParameter, match="No mechanism reaches"):
-        quietbit.calibrate("auto", ball=quietbit.Ball("l2", 1.0, 17), **target)
+        quietbit.calibrate("auto", ball=quietbit.Ball("l2", 17), **target)
 
 
 SITES = {

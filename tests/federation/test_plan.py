@@ -203,7 +203,7 @@ def test_secure_aggregation_states_whom_it_counts_on():
 def test_a_budget_is_met_for_the_releases_of_the_plan():
     calibrated = {**NOISY, "noise_multiplier": None, "epsilon": 2.0}
     found = plan(**calibrated, releases=7).mechanism_for(30)
-    ball = quietbit.Ball("l2", 1.0, 30)
+    ball = quietbit.Ball("l2", 30)
     same = calibrate(
         "gaussian", ball=ball, epsilon=2.0, delta=1e-5, adjacency="zero-out", releases=7
     )

@@ -239,7 +239,6 @@ def test_a_strength_given_by_hand_is_used():
 @pytest.mark.parametrize(
     ("key", "value"),
     [
-        ("clip", 2.0),
         ("releases", 11),
         *((f"mechanism.{n}", v) for n, v in {"norm": "l1", "bits": 2, "beta": 2.0}.items()),
     ],

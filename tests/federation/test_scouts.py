@@ -29,7 +29,7 @@ def test_any_list_of_updates_and_answers_stays_in_the_budget(
     if mode == "planned":
         plan = flat_plan(word, **given, cohort=100)
     mechanism: Any = plan.mechanism_for(40)
-    assert (mechanism.clip, mechanism.every) == (2.0, 20)
+    assert mechanism.every == 20
     account = Account(plan.target, mode)
     assert account.spend(plan.release(mechanism), 5).epsilon() <= 8.0
     truer = evolve(mechanism, truth=min(mechanism.truth * 1.001, 1 - 1e-10))
@@ -42,10 +42,7 @@ def test_updates_err_as_without_scouts_but_for_those_that_are_missing() -> None:
     plan = flat_plan("vmvu", **MOVES, cohort=1000)
     moved = plan.mechanism_for(40)
     assert moved.layout == still.layout
-    for clip in (0.01, 2.0, 300.0):
-        assert moved.at_clip(clip).error().squared == pytest.approx(
-            still.error().squared * (clip / 2) ** 2
-        )
+    assert moved.error().squared == pytest.approx(still.error().squared)
     assert 1000 / plan.updates < 1.06
     sums = flat_plan("imvu", **MOVES, cohort=1000, trust="secure-aggregation")
     assert (sums.adaptive_clip.every, sums.updates, sums.summed_clients) == (40, 975, 975)

@@ -19,7 +19,7 @@ from quietbit.kernel.rng import seeded_rng
 
 
 @pytest.mark.parametrize(
-    "name", ["imvu one bit l2", "gaussian", "vmvu seed", "vmvu shared rows", "watched gaussian"]
+    "name", ["imvu one bit l2", "gaussian", "vmvu seed", "vmvu shared rows", "scouted gaussian"]
 )
 def test_a_weighted_mean_is_that_of_the_decoded_releases(name: str) -> None:
     uplink, rng = Uplink(MECHANISMS[name]), seeded_rng(4)
@@ -46,7 +46,7 @@ def test_equal_weights_are_the_plain_mean_to_the_last_bit() -> None:
 
 def test_noise_is_that_of_the_effective_cohort() -> None:
     """Over 400 coordinates the ratio of variances is within a quarter: 3.5 deviations."""
-    uplink = Uplink(Gaussian(Ball(Norm.L2, 1.0, 400), 2.0))
+    uplink = Uplink(Gaussian(Ball(Norm.L2, 400), 2.0))
     weights = [weight_of(size, 100) for size in (*([100] * 5), *([3] * 60))]
     found = uplink.aggregator()
     for place, weight in enumerate(weights):

@@ -168,7 +168,7 @@ for name in quietbit.__all__:
 design = quietbit.solve(quietbit.DesignSpec(6, 2, 3.0, privacy="strict"))
 assert quietbit.certify(design).meets_spec
 assert sum(1 for _ in quietbit.catalogue()) == 208
-uplink = quietbit.Uplink(quietbit.InterpolatedMVU(design, quietbit.Ball(quietbit.Norm.L1, 1.0, 21)))
+uplink = quietbit.Uplink(quietbit.InterpolatedMVU(design, quietbit.Ball(quietbit.Norm.L1, 21)))
 update = numpy.linspace(-1, 1, 21)
 data = uplink.send(update, quietbit.seeded_rng(1))
 assert uplink.receive([data]).shape == (21,)
@@ -231,12 +231,12 @@ def test_a_stranger_installs_and_tries_the_wheel(
 
     (bare.folder / "right.py").write_text(
         "from quietbit import Adjacency, Ball, Norm, calibrate\n"
-        "ball = Ball(Norm.L2, radius=1.0, dimension=10)\n"
+        "ball = Ball(Norm.L2, dimension=10)\n"
         "found = calibrate('imvu', ball=ball, epsilon=1.0, delta=1e-5, adjacency=Adjacency.ZERO_OUT)\n"
         "epsilon: float = found.guarantee.epsilon_upper\n"
     )
     (bare.folder / "wrong.py").write_text(
-        "from quietbit import Ball\nball = Ball('no norm', 1.0, 'many')\n"
+        "from quietbit import Ball\nball = Ball('no norm', 'many')\n"
     )
     strict = (
         "-m",

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 __all__ = ["calibrate"]
 
-LABELS = {"noise_multiplier": "noise / radius", "scale_multiplier": "scale / radius"}
+LABELS = {"noise_multiplier": "noise / clip", "scale_multiplier": "scale / clip"}
 # What to do instead of an option that secure aggregation does not have.
 REMEDIES = {
     "bits": "a code of a sum has one bit",
@@ -43,7 +43,6 @@ LOCAL_ONLY = "levels beta clamp decoder design samples local_steps local_rate"
     option("bits", int, "Bits per code: 1 unless given, and 16 for skellam."),
     option("levels", int, "Levels of the design (imvu, mvu)."),
     usual("norm", "l2"),
-    usual("radius", 1.0),
     usual("dimension", 1000),
     usual("beta"),
     usual("clamp"),
@@ -101,7 +100,7 @@ def calibrate(json: JsonOption = False, **given: Any) -> None:
     --releases 10 --adjacency zero-out --dimension 100000
     """
     target = chosen(given, "epsilon delta adjacency releases coordinates")
-    target["ball"] = quietbit.Ball(given["norm"], given["radius"], given["dimension"])
+    target["ball"] = quietbit.Ball(given["norm"], given["dimension"])
     trust = given["trust"]
     if trust == "local":
         _calibrate(target, given, json)
@@ -172,8 +171,8 @@ def _calibrate(target: dict[str, Any], given: dict[str, Any], as_json: bool) -> 
     designed = Designed.nearest(calibrated)
     if out is not None and designed is not None:
         rows.append(Row("saved", "saved as", str(designed.designed.save(out))))
-    title = f"{mechanism} on an {ball.norm.value} ball of radius {ball.radius:g}"
-    record(f"{title}, dimension {ball.dimension}", rows, as_json)
+    title = f"{mechanism} on an {ball.norm.value} ball of dimension {ball.dimension}"
+    record(title, rows, as_json)
 
 
 def _design(design: quietbit.Design) -> list[Row]:
@@ -257,7 +256,7 @@ def _sum_rows(calibration: SumCalibration, epsilon: float) -> list[Row]:
     rows += [
         Row("beta", "beta", codes.beta),
         Row("clamp", "inputs", True, clamped),
-        Row("clamped_at", "clamped at", limit, f"{rounded(limit / codes.ball.radius, 3)} radii"),
+        Row("clamped_at", "clamped at", limit, f"{rounded(limit, 3)} clips"),
         Row("wire_bits", "bits per parameter", bits, f"{bits}, the modulus of the masks"),
         Row("squared_error", "squared error at zero", error, f"{rounded(error)} of the mean"),
         Row("noise", "noise / clip", expected.noise, rounded(expected.noise, 3)),

@@ -63,12 +63,10 @@ WIDTH = 110
         "The fewest of a cohort that answer and do not collude with the server; all unless given.",
     ),
     option("dimension", int, "Parameters in an update: those that a client trains.", ...),
-    option("clip", float, "Largest norm of an update; all noise is proportional to it.", 1.0),
     usual("norm", "l2"),
 )
 def compare(
     dimension: int,
-    clip: float,
     norm: str,
     json: JsonOption = False,
     **given: Any,
@@ -91,7 +89,7 @@ def compare(
     --epsilon 4 --delta 1e-5 --adjacency zero-out --cohort 10 --rounds 150
     """
     with progress_bar("Comparing", quiet=json) as report:
-        comparison = quietbit.compare(quietbit.Ball(norm, clip, dimension), **given, report=report)
+        comparison = quietbit.compare(quietbit.Ball(norm, dimension), **given, report=report)
     if json:
         show_json(_plain(comparison))
     else:
@@ -169,7 +167,6 @@ def _plain(comparison: Comparison) -> dict[str, Any]:
         best[trust.value] = None if row is None else comparison.rows.index(row)
     return {
         "dimension": comparison.ball.dimension,
-        "clip": comparison.ball.radius,
         "norm": comparison.ball.norm.value,
         **comparison.target.keywords(),
         "adjacency": comparison.target.adjacency.value,

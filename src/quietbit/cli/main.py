@@ -26,13 +26,14 @@ OPTIONS = {
     "input_levels": "levels",
     "output_bits": "bits",
     "norm of the ball": "norm",
-    "radius": "clip",
     "rate": "sampling_rate",
 }
 # Options of earlier versions, and what became of them.
 RENAMED = {
     "--answer-seconds": "now --response-seconds",
     "--keep": "now --coordinates",
+    "--radius": "gone: errors are in units of the clip, which belongs to an uplink or a plan",
+    "--clip": "gone: noise is in units of the clip, which belongs to an uplink or a plan",
 }
 
 

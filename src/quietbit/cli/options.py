@@ -50,7 +50,6 @@ USUAL: dict[str, tuple[Any, ...]] = {
     "delta": (float, "Delta of the guarantee."),
     "dimension": (int, "Parameters in an update."),
     "norm": (str, "Norm of the ball that updates are clipped to.", "l1|l2"),
-    "radius": (float, "Radius of that ball."),
     "releases": (int, "How many updates one client sends."),
     "samples": (
         int,

@@ -136,7 +136,7 @@ class Comparison:
         for row in self.rows:
             if row.trust is not trust or row.expected is None or row.mechanism is None:
                 continue
-            if not row.mechanism.error().unitless:
+            if not row.mechanism.unitless:
                 rows.append(row)
                 errors.append(row.expected.loudness**2)
         if not rows:
@@ -159,7 +159,6 @@ def compare(
     samples: int | None = None,
     sampling_rate: float | None = None,
     local_steps: int | None = None,
-    clip: float | None = None,
     norm: Norm | str | None = None,
     min_honest_clients: int | None = None,
     report: Report | None = None,
@@ -167,8 +166,8 @@ def compare(
     """Calibrate every mechanism and trust model that applies to the same target.
 
     Args:
-        model: the number of parameters of an update: a number, a `Ball` (which sets the clip and
-            norm too), a torch module (what it trains), or arrays in dicts, lists and tuples such as
+        model: the number of parameters of an update: a number, a `Ball` (which sets the norm,
+            too), a torch module (what it trains), or arrays in dicts, lists and tuples such as
             a ``state_dict``.
         epsilon: the budget of all releases of one client together.
         delta: of that epsilon.
@@ -185,8 +184,6 @@ def compare(
         samples: about how many samples a site has, where ``unit`` is sample.
         sampling_rate: the probability of each to be in the secret batch of a step; 1 by default.
         local_steps: private steps of a site per release; by default every step is sent.
-        clip: largest norm of an update; 1 by default. Rows depend on it only through the
-            mechanisms.
         norm: l2 by default; sums behind masks support l2 alone.
         min_honest_clients: for secure aggregation, how many of a cohort answer and do not collude;
             all by default.
@@ -201,7 +198,7 @@ def compare(
     ('vmvu', 'noisy')
     """
     request = _request(
-        ball=_ball(model, clip, norm),
+        ball=_ball(model, norm),
         target=Target(epsilon, delta, adjacency, unit=Unit(unit)).limited(),
         clients=clients,
         cohort=cohort,
@@ -392,8 +389,8 @@ def _summed(request: Comparison, tell: Report) -> list[ComparisonRow]:
         calibrations = [calibrate_sum(ball=ball, **settings)]
     except QuietbitError as error:
         return [ComparisonRow(SUMMED, Trust.SECURE_AGGREGATION, refusal=str(error))]
-    error_in_clips = calibrations[0].squared_error / ball.radius**2
-    coordinates = max(LEAST_KEPT, fewest_kept(error_in_clips, ball.dimension))
+    dense = calibrations[0].squared_error
+    coordinates = max(LEAST_KEPT, fewest_kept(dense, ball.dimension))
     if coordinates <= ball.dimension // 2:
         tell(0.85, "sums of kept coordinates")
         calibrations.append(calibrate_sum(ball=ball, coordinates=coordinates, **settings))
@@ -423,12 +420,10 @@ WAYS: dict[Trust, Callable[[Comparison, Report], list[ComparisonRow]]] = {
 }
 
 
-def _ball(model: Any, clip: float | None, norm: Norm | str | None) -> Ball:
-    """Return the ball of updates; refuse a clip or norm beside a Ball, which has its own."""
+def _ball(model: Any, norm: Norm | str | None) -> Ball:
+    """Return the ball of updates; refuse a norm beside a Ball, which has its own."""
     if isinstance(model, Ball):
-        require(clip is None, "clip", clip, "left out beside a Ball, which has one")
         require(norm is None, "norm", norm, "left out beside a Ball, which has one")
         return model
     norm = Norm.L2 if norm is None else Norm(norm)
-    radius = 1.0 if clip is None else check_real(clip, "clip")
-    return Ball(norm, radius, dimension_of(model))
+    return Ball(norm, dimension_of(model))

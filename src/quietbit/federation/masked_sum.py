@@ -34,6 +34,7 @@ from quietbit.secagg.codec import (
 from quietbit.secagg.identity import PUBLIC_SIZE, SIGNATURE_SIZE, MemberList
 from quietbit.secagg.plan import SumPlan
 from quietbit.secagg.server import MaskedSum, SumServer
+from quietbit.wire.uplink import in_units
 
 __all__ = ["Masked", "Members"]
 
@@ -81,6 +82,7 @@ class Masked(Collector):
     result: ClassVar[str] = "sum"
 
     mechanism: Mechanism
+    clip: float
     plan_of: PlanOf
     timeout: float  # of a step that needs no app
     members: Members | None = None  # where the server may lie
@@ -133,14 +135,16 @@ class Masked(Collector):
         if self._sum is None:
             return None
         count = len(self._sum.clients)
-        return Summable.of(self.mechanism).mean_from_sum(self._sum.total, count)
+        mean = Summable.of(self.mechanism).mean_from_sum(self._sum.total, count)
+        return in_units(mean, self.mechanism, self.clip)
 
     def kept(self) -> FloatVector | None:
         """Return the mean on the rows that all nodes keep; None where there is no sum."""
         if self._sum is None:
             return None
         count = len(self._sum.clients)
-        return SummableRows.of(self.mechanism).kept_from_sum(self._sum.total, count)
+        kept = SummableRows.of(self.mechanism).kept_from_sum(self._sum.total, count)
+        return in_units(kept, self.mechanism, self.clip)
 
     def columns(self) -> Mapping[str, Any]:
         """Return how many nodes took each step."""

@@ -43,7 +43,7 @@ def mechanism_of(
     """Return the mechanism for updates of ``dimension`` numbers, as `Plan.mechanism_for` does."""
     if not plan.private:
         raise InvalidParameter.of("mechanism", "private to be built", plan.mechanism.name)
-    ball = Ball(plan.mechanism.norm, plan.clip, dimension)
+    ball = Ball(plan.mechanism.norm, dimension)
     by_sample = plan.unit is Unit.SAMPLE
     samples = plan.find(Samples)
     if samples is not None and samples.dataset_size is not None:
@@ -78,7 +78,7 @@ def mechanism_of(
     for room in (0.0, ROOM):
         less = attrs.evolve(aim, epsilon=aim.epsilon * (1 - room))
         still = _calibrated(plan, less, ball, known, counts)
-        moving = most_truthful(still, plan.clip, cast(int, scouts.every), within)
+        moving = most_truthful(still, cast(int, scouts.every), within)
         if moving is not None:
             return moving
     rule = "large enough that the answer of a scout says something"

@@ -24,8 +24,8 @@ from typing import final
 from attrs import define, field
 
 from quietbit.errors import check_real, require
-from quietbit.mechanism.abilities import Scouted
 from quietbit.mechanism.base import Answers
+from quietbit.mechanism.scouts import Scouted
 
 __all__ = ["RATE", "MovingClip", "answers_needed", "highest_rise", "why_it_stays"]
 
@@ -62,23 +62,21 @@ def highest_rise(noise: float) -> float:
     return min(REACH, max(1.0, RISE / noise**2))
 
 
-def why_it_stays(mechanism: Scouted, noise: float, releases: int) -> str | None:
-    """Return why the clip of a run cannot move; None where it can.
+def why_it_stays(mechanism: Scouted, clip: float, noise: float, releases: int) -> str | None:
+    """Return why a run's clip, ``clip`` at first, cannot move; None where it can.
 
     ``noise`` is that of a round's mean, in clips; ``releases`` counts updates and answers.
     """
-    if mechanism.every is None or mechanism.truth is None:
-        return None
     answers = releases / mechanism.every
     needed = answers_needed(mechanism.truth)
     if answers < needed:
         return (
-            f"the clip will hardly move from {mechanism.clip:g}: the run has about {answers:.0f} "
+            f"the clip will hardly move from {clip:g}: the run has about {answers:.0f} "
             f"answers of scouts, and one step takes {math.ceil(needed):,}"
         )
     if highest_rise(noise) <= 1:
         loud = f"the noise in the mean of a round is {noise:.2g} times the clip"
-        return f"the clip will not rise above {mechanism.clip:g}: {loud}"
+        return f"the clip will not rise above {clip:g}: {loud}"
     return None
 
 

@@ -36,7 +36,7 @@ def outlook(
         elif turns <= FAR_BELOW * plan.releases:
             remedy = f"with quietbit.releases = {math.ceil(turns)}"
             yield WARNING, f"{subject}: {remedy} the same epsilon would need less noise."
-    run = RunForecast(mechanism, asked, useful, expected.noise)
+    run = RunForecast(mechanism, asked, useful, expected.noise, plan.clip)
     for section in plan.sections:
         warning = section.forecast(run)
         if warning is not None:

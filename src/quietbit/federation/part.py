@@ -79,6 +79,7 @@ def _same(mean: FloatVector) -> FloatVector:
 class Scope:
     """What parts may know of a round: its run, its number from 1 on, its mechanism and its model.
 
+    ``clip`` is the largest norm of what is released, and the unit of what the mechanism decodes.
     ``section`` is that of the part that asks for something else than an update. ``name_of`` returns
     what frames call a node, and ``lift`` the mean of the model's numbers.
     """
@@ -87,6 +88,7 @@ class Scope:
     number: int
     released: Mechanism | None  # None in a run without privacy
     model: Model | None = None
+    clip: float = 1.0
     section: str = ""
     name_of: Callable[[Any], int] = int
     lift: Callable[[FloatVector], FloatVector] = _same
@@ -197,6 +199,10 @@ class Part:
     def prepare(self, mechanism: Mechanism, number: int) -> Mechanism:
         """Return the mechanism of round ``number``; the server calls it before anybody is asked."""
         return mechanism
+
+    def clip(self, clip: float) -> float:
+        """Return the clip of the next round of updates; on the server."""
+        return clip
 
     def begin(self, scope: Scope) -> None:
         """Note a round of updates that begins; on the server, before anybody is asked."""

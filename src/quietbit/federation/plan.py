@@ -66,7 +66,6 @@ SECTIONS: tuple[type[Section], ...] = (
 )  # parts of a run act in this order
 # Names that the layers below use for a key's value.
 BELOW = {
-    "radius": "clip",
     "norm of the ball": "mechanism.norm",
     "norm": "mechanism.norm",
     "output_bits": "mechanism.bits",

@@ -121,7 +121,10 @@ class Run:
         ``singly``: the engine averages the estimates of single releases itself.
         """
         mechanism = self.mechanism(model.layout.dimension, number)
-        scope = self._scope(number, mechanism, model=model)
+        clip = self.plan.clip
+        for part in self.parts:
+            clip = part.clip(clip)
+        scope = self._scope(number, mechanism, model=model, clip=clip)
         for part in self.parts:
             part.begin(scope)
         current = self._round(scope, self.updates, singly=singly and not self.nodes_step)
@@ -169,14 +172,15 @@ class Run:
         if mechanism is not scope.mechanism:
             record = request_record(scope.number, scope.mechanism)
             channel = None
-        request = {**record, "round": scope.number}
+        request = {**record, "round": scope.number, "clip": scope.clip}
         collector: Collector
         sums = self.find(MaskedSums)
         if sums is not None and not scope.section:
             request_to = partial(request_of, request, self.plan, NodeName(self.number, 0))
             collector = sums.collector(scope, request_to)
         else:
-            channel = channel or Uplink(scope.mechanism)
+            if channel is None or channel.clip != scope.clip:
+                channel = Uplink(scope.mechanism, clip=scope.clip)
             collector = Singles(channel, adds=adds) if singly else Plain(channel)
         self._known[scope.section] = (scope.mechanism, record, channel)
         return Round(

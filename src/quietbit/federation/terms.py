@@ -17,12 +17,12 @@ import numpy as np
 from attrs import converters, field, frozen
 from numpy.typing import NDArray
 
-from quietbit.errors import InvalidParameter, check_known, check_real, require
+from quietbit.errors import InvalidParameter, check_known, require
 from quietbit.federation.fields import Flag, Real, Word, check_fields, choice
 from quietbit.federation.messages import Node
 from quietbit.federation.part import Part
 from quietbit.federation.record import RoundReport
-from quietbit.mechanism.ball import Norm
+from quietbit.mechanism.ball import Norm, check_clip
 from quietbit.mechanism.base import Mechanism
 from quietbit.mechanism.family import OWN, SHARED
 from quietbit.mechanism.registry import AUTO, families, family
@@ -57,13 +57,15 @@ Table: TypeAlias = Any  # what a section is read from: one, a mapping, or a bare
 class RunForecast:
     """What a run will be like: its mechanism, nodes asked per round, rounds, and the mean's noise.
 
-    ``noise`` is the length of the noise in the mean of a round, in clips.
+    ``clip`` is that of the first round, and ``noise`` is the length of the noise in the mean of a
+    round, in clips.
     """
 
     mechanism: Mechanism
     asked: int
     rounds: int
     noise: float
+    clip: float
 
 
 @frozen
@@ -262,7 +264,7 @@ class MechanismChoice(Section):
 
 def _clip(value: float | str) -> float:
     if value != AUTO:
-        check_real(value, "clip")
+        check_clip(value)
     return cast(float, value)  # as it is given, by which stored runs are named
 
 

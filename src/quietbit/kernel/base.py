@@ -109,11 +109,11 @@ class Kernel(ABC):
         sampler: Sampler,
         inputs: Update,
         order: Order,
-        radius: float,
+        clip: float,
         rng: RandomBits,
         out: Body,
     ) -> None:
-        """Clip the update to the ball of that norm and radius, sample it, and pack it into ``out``.
+        """Clip the update to that norm, sample it in units of the clip, and pack it into ``out``.
 
         The sampled values lie in the ball even if the update is modified at the same time: they are
         measured again while they are sampled (`norm.py`), and a sum that is too large wipes ``out``
@@ -121,14 +121,14 @@ class Kernel(ABC):
         """
         flat = self._flat(inputs)
         self._check_output(out, _bytes_of(sampler.bits, flat.size))
-        clip = Clip.of(self._norm(flat, order), radius, order)
+        clipping = Clip.of(self._norm(flat, order), clip, order)
         measured: int = order
-        if clip.limit is None:
+        if clipping.limit is None:
             flat = self._flat(flat.copied())
-            clip = Clip.of(self._norm(flat, order), radius, order)
+            clipping = Clip.of(self._norm(flat, order), clip, order)
             measured = 0
-        gain = Gain.of(clip.factor, sampler.scale)
-        self._release(Job(sampler, gain, flat, rng.draw(flat.size), out, measured), clip)
+        gain = Gain.of(clipping.factor, sampler.scale / clip)
+        self._release(Job(sampler, gain, flat, rng.draw(flat.size), out, measured), clipping)
 
     def sample_rotated(
         self,
@@ -136,23 +136,23 @@ class Kernel(ABC):
         inputs: Update,
         seed: int,
         block: int,
-        radius: float,
+        clip: float,
         rng: RandomBits,
         out: Body,
     ) -> None:
-        """Clip the update to an L2 ball, rotate it in blocks, sample it, and pack it into ``out``.
+        """Clip the update, rotate it in blocks, sample it in clips, and pack it into ``out``.
 
         The rotated vector, in float32, is a private copy and is measured too: where it is longer
-        than the radius nothing is released. So the sampled values lie in the ball however the
+        than the clip nothing is released. So the sampled values lie in the ball however the
         transform rounds. The clip factor leaves enough room that an unmodified update never fails.
         """
         flat = self._flat(inputs)
         self._check_output(out, _bytes_of(sampler.bits, flat.size))
-        clip = Clip.rotated(self._norm(flat, 2), radius)
+        clipping = Clip.rotated(self._norm(flat, 2), clip)
         blocks = Blocks.of(flat.size, block, seed)
-        gain = Gain.of(1.0, sampler.scale)
+        gain = Gain.of(1.0, sampler.scale / clip)
         words = rng.draw(flat.size)
-        self._release(Job(sampler, gain, flat, words, out, 2, blocks, clip.factor), clip)
+        self._release(Job(sampler, gain, flat, words, out, 2, blocks, clipping.factor), clipping)
 
     def pack(self, codes: Codes, bits: int) -> bytes:
         """Return codes as bytes; refuse a code of 2^bits or more."""

@@ -30,21 +30,17 @@ if TYPE_CHECKING:
 __all__ = [
     "Ability",
     "Batches",
-    "ClipMoves",
     "Designed",
     "Keeping",
     "LengthBounded",
     "RoughMoments",
     "SampleGradients",
     "SamplePriced",
-    "Scouted",
     "SharedRows",
     "Shortening",
     "Summable",
     "SummableRows",
     "Wrapping",
-    "is_turn_of",
-    "is_unmasked",
     "kept_coordinates",
 ]
 
@@ -111,7 +107,7 @@ class Summable(Ability):
 
     @abstractmethod
     def mean_from_sum(self, total: NDArray[Any], clients: int) -> FloatVector:
-        """Return the mean of the decoded updates from the sums of their codes."""
+        """Return the mean of the decoded updates, in clips, from the sums of their codes."""
 
     @final
     def sum_privacy(self, clients: int, adjacency: Adjacency | str) -> Cost:
@@ -150,7 +146,7 @@ class SummableRows(Summable, SharedRows):
 
     @abstractmethod
     def kept_from_sum(self, total: NDArray[Any], clients: int) -> FloatVector:
-        """Return the mean on the rows from the sums of codes: k numbers, for `unproject`."""
+        """Return the mean on the rows, in clips, from the sums of codes: k numbers."""
 
 
 class SampleGradients(Ability):
@@ -164,7 +160,7 @@ class SampleGradients(Ability):
 
     @abstractmethod
     def write_samples(
-        self, gradients: Sequence[Parts], rng: RandomBits, kernel: Kernel, out: Body
+        self, gradients: Sequence[Parts], clip: float, rng: RandomBits, kernel: Kernel, out: Body
     ) -> None:
         """Fill ``out`` from the gradients of a client's samples, each in parts as an update is."""
 
@@ -204,45 +200,11 @@ class Batches(SampleGradients):
     @property
     @abstractmethod
     def longest_update(self) -> float:
-        """The largest norm of an update that a release can stand for."""
+        """The largest norm of an update that a release can stand for, in clips."""
 
     @abstractmethod
-    def begin(self, rng: RandomBits, kernel: Kernel) -> Batch:
-        """Return an empty batch of sample gradients."""
-
-
-class ClipMoves(Ability):
-    """A mechanism whose clip may change from round to round, at the same cost."""
-
-    __slots__ = ()
-    RULE = "one with a clip that moves (AdaptiveClip)"
-
-    @abstractmethod
-    def at_clip(self, clip: float) -> Mechanism:
-        """Return the mechanism for a round with this clip, at the same cost."""
-
-    @abstractmethod
-    def is_turn_of(self, run: bytes, number: int, node: int) -> bool:
-        """Return whether a node may be asked for this release, from public values alone."""
-
-    @property
-    @abstractmethod
-    def unmasked(self) -> bool:
-        """Whether runs of secure sums send these releases unmasked; a sum's cost covers them."""
-
-
-class Scouted(ClipMoves):
-    """A moving clip; one client in ``every`` scouts, truthful with probability ``truth``."""
-
-    __slots__ = ()
-    clip: float
-    every: int | None
-    truth: float | None
-    RULE = "one with a clip that clients scout for (AdaptiveClip)"
-
-    @abstractmethod
-    def scout(self) -> Mechanism:
-        """Return the mechanism of the answers of scouts, at the same cost."""
+    def begin(self, clip: float, rng: RandomBits, kernel: Kernel) -> Batch:
+        """Return an empty batch of sample gradients, each clipped to ``clip``."""
 
 
 class Designed(Ability):
@@ -288,13 +250,7 @@ class LengthBounded(Ability):
     @property
     @abstractmethod
     def honest_length(self) -> float:
-        """A length that an honest decoded payload exceeds with probability at most 2^-40."""
-
-
-def is_turn_of(mechanism: Mechanism, run: bytes, number: int, node: int) -> bool:
-    """Return whether a node may be asked for this release; always where no clip moves."""
-    moving = ClipMoves.find(mechanism)
-    return moving is None or moving.is_turn_of(run, number, node)
+        """A length in clips that an honest payload exceeds with probability at most 2^-40."""
 
 
 def kept_coordinates(mechanism: Mechanism) -> int:
@@ -303,9 +259,3 @@ def kept_coordinates(mechanism: Mechanism) -> int:
     if keeping is None:
         return mechanism.ball.dimension
     return keeping.kept
-
-
-def is_unmasked(mechanism: Mechanism) -> bool:
-    """Return whether a run of secure sums sends these releases unmasked, as scouts' answers are."""
-    moving = ClipMoves.find(mechanism)
-    return moving is not None and moving.unmasked

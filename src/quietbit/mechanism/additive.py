@@ -3,8 +3,8 @@
 Idea     a release is the multiple of a grid, some 2^-16 of the noise's size, that is nearest to the
          clipped update plus a real normal number, decided with as many random bits as it takes
          (`kernel/rounded.py`). Rounding is post-processing, so the account is that of real noise.
-Symbols  C = radius; S = C for zero-out and 2C for replace-one; sigma: of the noise; rdp(alpha) =
-         alpha S^2/(2 sigma^2).
+Symbols  S = 1 for zero-out and 2 for replace-one; sigma = `noise_multiplier`: of the noise;
+         rdp(alpha) = alpha S^2/(2 sigma^2). All lengths are in clips, and so are the floats sent.
 Source   Balle and Wang (2018); docs/theory/rounded-noise.md and docs/theory/numerics.md.
 """
 
@@ -44,7 +44,7 @@ class Noise(Mechanism, SamplePriced, LengthBounded):
     """An update plus noise of one law, sent as 32-bit floats; subclasses differ in the law alone.
 
     Class attributes: ``NORM`` of the ball, ``LAW`` of the noise, ``VARIANCE`` of the noise of unit
-    scale, and ``REACH``, how far payloads may exceed the radius, in scales of the noise; values
+    scale, and ``REACH``, how far payloads may exceed the clip, in scales of the noise; values
     beyond are cut off.
     """
 
@@ -67,7 +67,7 @@ class Noise(Mechanism, SamplePriced, LengthBounded):
 
     @abstractmethod
     def cost_apart(self, distance: float) -> Cost:
-        """Return the cost between two updates ``distance`` radii apart."""
+        """Return the cost between two updates ``distance`` clips apart."""
 
     def cost(self, adjacency: Adjacency) -> Cost:
         """Return the cost between two clients' updates."""
@@ -81,12 +81,12 @@ class Noise(Mechanism, SamplePriced, LengthBounded):
         """Return the variance of the noise; decoding is unbiased but for rounding to 32 bits."""
         return Error(self.VARIANCE * self.unit**2)
 
-    def write(self, update: Parts, rng: RandomBits, kernel: Kernel, out: Body) -> None:
+    def write(self, update: Parts, clip: float, rng: RandomBits, kernel: Kernel, out: Body) -> None:
         """Write the noisy update, rounded to the public grid and then to 32-bit floats."""
-        clipped = clipped_pieces(self.ball, update, kernel)
+        clipped = clipped_pieces(self.ball, update, clip, kernel)
         size = self.ball.dimension
         block = rng.draw(size)
-        largest = self.ball.radius + (self.REACH - 0.25) * self.unit
+        largest = 1.0 + (self.REACH - 0.25) * self.unit
         for start in range(0, size, CHUNK):
             stop = min(size, start + CHUNK)
             noisy = kernel.rounded_noise(clipped(start, stop), self.unit, self.LAW, block, start)
@@ -96,14 +96,14 @@ class Noise(Mechanism, SamplePriced, LengthBounded):
     def accumulator(self, kernel: Kernel, max_payloads: int) -> Accumulator:
         """Return an accumulator of floats as fixed-point numbers."""
         ball = self.ball
-        reach = ball.radius + self.REACH * self.unit
+        reach = 1.0 + self.REACH * self.unit
         return of_floats(reach, ball.dimension, max_payloads, self.honest_length, ball.norm.order)
 
 
 @final
 @frozen
 class Gaussian(Noise):
-    """Normal noise on an update in an L2 ball; its deviation is ``noise_multiplier`` radii."""
+    """Normal noise on an update in an L2 ball; its deviation is ``noise_multiplier`` clips."""
 
     ball: Ball
     noise_multiplier: float = field(converter=check_multiplier)
@@ -112,12 +112,7 @@ class Gaussian(Noise):
     REACH = 9.5
     VARIANCE = 1.0
 
-    @property
-    def sigma(self) -> float:
-        """The standard deviation of the noise."""
-        return self.noise_multiplier * self.ball.radius
-
-    unit = passed_on("sigma")
+    unit = passed_on("noise_multiplier")
 
     def cost_apart(self, distance: float) -> Cost:
         """Return the exact account of a Gaussian, whose curve is alpha S^2 / (2 sigma^2)."""
@@ -126,7 +121,7 @@ class Gaussian(Noise):
     @property
     def honest_length(self) -> float:
         """A bound from the chi-square law of the noise's squared length."""
-        return normal_length_upper(self.ball.dimension, self.ball.radius, self.sigma)
+        return normal_length_upper(self.ball.dimension, self.noise_multiplier)
 
 
 def noise_family(

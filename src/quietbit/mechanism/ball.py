@@ -1,8 +1,11 @@
-"""The ball that updates are clipped to before they are randomised, and the exact clipping.
+"""The unit ball that mechanisms act on, the clip that scales updates to it, and exact clipping.
 
-Idea     sensitivity is a statement about real numbers, so membership is decided exactly: by the
-         kernels' norm where its error cannot matter, otherwise by an exactly rounded sum.
-Symbols  C = radius; N' = the kernels' norm of an update, within NORM_ERROR of the true norm N.
+Idea     every mechanism lives on the unit ball. A clip is a public number beside it: an update is
+         clipped to that norm and divided by it, and what is decoded is multiplied by it. The cost
+         is that of the unit ball, whatever the clip. Sensitivity is a statement about real numbers,
+         so membership is decided exactly: by the kernels' norm where its error cannot matter,
+         otherwise by an exactly rounded sum.
+Symbols  C = clip; N' = the kernels' norm of an update, within NORM_ERROR of the true norm N.
 Source   Guo et al. (ICML 2023), section "Vector MVU"; Shewchuk (1997) for sums whose sign is exact.
 """
 
@@ -29,19 +32,19 @@ __all__ = [
     "Ball",
     "Norm",
     "check_ball",
+    "check_clip",
     "check_norm",
     "clipped_pieces",
     "own_copy",
-    "own_parts",
-    "scaled",
     "usual_kernel",
 ]
 
-MAX_RADIUS = 1e30  # so that 32-bit floats can hold an update plus its noise
-MIN_RADIUS = 1e-30
+# So that updates can be rotated in single precision.
+MOST_CLIP = 1e27
+LEAST_CLIP = 1e-27
 MAX_DIMENSION = 2**40
 ROUNDING = 2.0**-50  # more than the product of two doubles is off by
-TINY = 2.0**-480  # of the radius; smaller magnitudes are compared as this
+TINY = 2.0**-480  # of the clip; smaller magnitudes are compared as this
 
 
 class Norm(CheckedEnum):
@@ -58,8 +61,9 @@ class Norm(CheckedEnum):
 AnyFloats: TypeAlias = NDArray[Any]  # floats of any precision
 
 
-def _radius(value: float) -> float:
-    return check_real(value, "radius", at_least=MIN_RADIUS, at_most=MAX_RADIUS)
+def check_clip(value: Any) -> float:
+    """Return a clip, the largest norm of an update: from 1e-27 to 1e27."""
+    return check_real(value, "clip", at_least=LEAST_CLIP, at_most=MOST_CLIP)
 
 
 def _dimension(value: int) -> int:
@@ -69,26 +73,25 @@ def _dimension(value: int) -> int:
 @final
 @frozen
 class Ball:
-    """All vectors of ``dimension`` entries whose norm is at most ``radius``.
+    """All vectors of ``dimension`` entries whose norm is at most 1, or at most a clip.
 
     Updates may have any shape with that many entries, and are float16, float32 or float64.
 
-    >>> Ball(Norm.L2, 1.0, 2).clip(np.array([3.0, 4.0])).round(6).tolist()
+    >>> Ball(Norm.L2, 2).clip(np.array([3.0, 4.0])).round(6).tolist()
     [0.6, 0.8]
     """
 
     norm: Norm = field(converter=Norm)
-    radius: float = field(converter=_radius)
     dimension: int = field(converter=_dimension)
 
     @classmethod
-    def of(cls, parameters: Mapping[str, Any], radius: float, norm: Norm = Norm.L2) -> Ball:
+    def of(cls, parameters: Mapping[str, Any], norm: Norm = Norm.L2) -> Ball:
         """Return the ball of a model's updates from its parameters by name.
 
-        For example ``Ball.of(model.state_dict(), 1.0)``. Arrays that are not trainable (running
+        For example ``Ball.of(model.state_dict())``. Arrays that are not trainable (running
         statistics, counters, masks) are refused; the error names all of them.
 
-        >>> Ball.of({"weight": np.zeros((3, 2)), "bias": np.zeros(3)}, 1.0).dimension
+        >>> Ball.of({"weight": np.zeros((3, 2)), "bias": np.zeros(3)}).dimension
         9
         """
         named = isinstance(parameters, Mapping)
@@ -97,44 +100,44 @@ class Ball:
             is_array = hasattr(array, "shape") and hasattr(array, "dtype")
             require(is_array, f"parameter {name!r}", type(array).__name__, "an array")
         check_parameters((str(name), dtype_name(array)) for name, array in parameters.items())
-        return cls(norm, radius, sum(math.prod(array.shape) for array in parameters.values()))
+        return cls(norm, sum(math.prod(array.shape) for array in parameters.values()))
 
-    def contains(self, update: FloatArray) -> bool:
-        """Return whether the exact norm is at most the radius; refuse what `clip` refuses."""
-        _, inside = self._locate(_checked(update, self.dimension))
+    def contains(self, update: FloatArray, clip: float = 1.0) -> bool:
+        """Return whether the exact norm is at most the clip; refuse what `clip` refuses."""
+        _, inside = self._locate(_checked(update, self.dimension), check_clip(clip))
         return inside
 
-    def clip(self, update: FloatArray) -> FloatArray:
+    def clip(self, update: FloatArray, clip: float = 1.0) -> FloatArray:
         """Return a copy of the update, scaled down and rounded towards zero if it is too long.
 
         Shape and type stay. A zero vector stays zero; NaN, infinity, a norm beyond the largest
         double, an array without axes and a wrong number of entries are refused.
         """
+        longest = check_clip(clip)
         checked = _checked(update, self.dimension)
-        measured, inside = self._locate(checked)
+        measured, inside = self._locate(checked, longest)
         if inside:
             return np.array(checked, copy=True)
         # Leave room for the rounding of the product and for a second measurement of the norm.
-        factor = clip_factor(measured, self.radius * (1 - 8 * NORM_ERROR)) * (1 - 2.0**-50)
+        factor = clip_factor(measured, longest * (1 - 8 * NORM_ERROR)) * (1 - 2.0**-50)
         product = checked.astype(np.float64) * factor
         result = product.astype(checked.dtype)
         outward = np.abs(result.astype(np.float64)) > np.abs(product)
         return np.where(outward, np.nextafter(result, np.zeros_like(result)), result)
 
     def check_coordinate(self, value: float) -> float:
-        """Return the value of one coordinate; refuse it outside the ball."""
+        """Return the value of one coordinate, in clips; refuse it outside the unit ball."""
         number = float(value)
-        rule = f"at most {self.radius!r} in magnitude"
-        require(abs(number) <= self.radius, "value of a coordinate", value, rule)
+        require(abs(number) <= 1, "value of a coordinate", value, "at most 1 in magnitude")
         return number
 
-    def _locate(self, checked: AnyFloats) -> tuple[float, bool]:
-        """Return the measured norm, and whether the true norm is at most the radius."""
+    def _locate(self, checked: AnyFloats, clip: float) -> tuple[float, bool]:
+        """Return the measured norm, and whether the true norm is at most the clip."""
         measured = usual_kernel().norm(checked, self.norm.order)
-        if abs(measured - self.radius) > 4 * NORM_ERROR * self.radius:
-            return measured, measured < self.radius
+        if abs(measured - clip) > 4 * NORM_ERROR * clip:
+            return measured, measured < clip
         values = checked.reshape(-1).astype(np.float64)
-        return measured, _exactly_inside(values, self.norm, self.radius)
+        return measured, _exactly_inside(values, self.norm, clip)
 
 
 def check_ball(value: Any) -> Ball:
@@ -158,12 +161,12 @@ def _checked(update: Any, dimension: int) -> AnyFloats:
     return array
 
 
-def _exactly_inside(values: FloatVector, norm: Norm, radius: float) -> bool:
-    """Compare the exact norm with the radius: `math.fsum` rounds once, so its sign is exact."""
+def _exactly_inside(values: FloatVector, norm: Norm, clip: float) -> bool:
+    """Compare the exact norm with the clip: `math.fsum` rounds once, so its sign is exact."""
     # A power of two: scaling is exact while nothing underflows.
-    shift = 2.0 ** -math.frexp(radius)[1]
+    shift = 2.0 ** -math.frexp(clip)[1]
     scaled = np.abs(values) * shift
-    bound = radius * shift
+    bound = clip * shift
     small = (scaled < TINY) & (values != 0)
     scaled[small] = TINY  # rounded away from the ball
     if norm is Norm.L1:
@@ -198,36 +201,14 @@ def _from_device(tensor: Any) -> AnyFloats:
     return copied
 
 
-def own_parts(parts: Sequence[Any]) -> list[Any]:
-    """Return the update as one private part (`own_copy`); tensors on a GPU stay as given."""
-    if any(hasattr(part, "is_cuda") for part in parts):
-        return list(parts)
-    return [own_copy(parts)]
-
-
-def scaled(parts: Sequence[Any], factor: float) -> list[Any]:
-    """Return every part times the factor, rounded once: to float64 if it is that, else float32."""
-    return [_scaled(part, factor) for part in parts]
-
-
-def _scaled(part: Any, factor: float) -> Any:
-    if hasattr(part, "is_cuda"):
-        wide = part.double() * factor
-        if part.element_size() == 8:
-            return wide
-        return wide.float()
-    kind = np.float64 if part.dtype == np.float64 else np.float32
-    out = np.empty(part.shape, dtype=kind)
-    return np.multiply(part, factor, out=out, dtype=np.float64, casting="same_kind")
-
-
 def clipped_pieces(
-    ball: Ball, parts: Sequence[AnyFloats], kernel: Kernel
+    ball: Ball, parts: Sequence[AnyFloats], clip: float, kernel: Kernel
 ) -> Callable[[int, int], FloatVector]:
-    """Return a reader of ranges of the clipped update, as doubles from a private copy."""
+    """Return a reader of ranges of the clipped update in clips, as doubles from a private copy."""
     update = own_copy(parts)
     norm = kernel.norm(update, ball.norm.order)
-    factor = clip_factor(norm, ball.radius)
-    if factor < 1.0:  # the margin keeps the vector in the ball after its products are rounded
-        factor = clip_factor(norm, ball.radius * (1 - ROUNDING))
+    factor = clip_factor(norm, clip)
+    if factor < 1.0 or clip != 1.0:
+        # The margin keeps the vector in the unit ball after its products are rounded.
+        factor = clip_factor(norm, clip * (1 - ROUNDING)) / clip
     return lambda start, stop: update[start:stop].astype(np.float64) * factor

@@ -1,8 +1,9 @@
 """The interface of a mechanism: all that callers need, so that none asks which mechanism it has.
 
-Idea     public choices are fields of a frozen class; the private update and the randomness are
-         arguments. `write` is the only way to make a release: it clips, randomises and fills a
-         payload's body. A bad update is refused before any random bit is drawn.
+Idea     public choices are fields of a frozen class; the private update, its clip and the
+         randomness are arguments. `write` is the only way to make a release: it clips, randomises
+         and fills a payload's body. A bad update is refused before any random bit is drawn. A
+         mechanism has no clip of its own: what it decodes is in clips.
 Symbols  d = dimension of the ball; b = bits per code; a body is the part of a payload after its
          header.
 """
@@ -99,7 +100,7 @@ class Layout:
 @final
 @frozen
 class Error:
-    """The error of a decoded update, for the worst update in the ball.
+    """The error of a decoded update, in clips, for the worst update in the ball.
 
     It is averaged over noise and public randomness, after dividing by ``gain``.
 
@@ -107,7 +108,6 @@ class Error:
         squared: the mean squared error per coordinate.
         gain: the slope of the decoded mean at 0.
         bias: the decoded mean at 0, before dividing by the gain.
-        unitless: decoded values are not updates until they are divided by the gain, as for signs.
         response: a lower bound on the share of the update that is decoded.
         shared: the part of ``squared`` that all clients of a round have in common, so that a mean
             over clients does not reduce it.
@@ -116,7 +116,6 @@ class Error:
     squared: float
     gain: float = 1.0
     bias: float = 0.0
-    unitless: bool = False
     response: float = 1.0
     shared: float = 0.0
 
@@ -150,7 +149,7 @@ class Accumulator(ABC):
 
     @abstractmethod
     def reader(self, count: int) -> Reader:
-        """Return a reader of the mean over ``count`` payloads, by ranges of coordinates."""
+        """Return a reader of the mean over ``count`` payloads, in clips, by coordinates."""
 
 
 class RowsAccumulator(Accumulator):
@@ -160,7 +159,7 @@ class RowsAccumulator(Accumulator):
 
     @abstractmethod
     def kept(self, count: int) -> FloatVector:
-        """Return the mean on the shared rows: k numbers, for `SharedRows.unproject`."""
+        """Return the mean on the shared rows, in clips: k numbers, for `SharedRows.unproject`."""
 
 
 def rows_accumulator(accumulator: Accumulator) -> RowsAccumulator:
@@ -215,7 +214,7 @@ class Batch(ABC):
 
     @abstractmethod
     def add(self, rows: NDArray[Any]) -> None:
-        """Clip each row to the ball and add it; a row that is not finite counts as zero."""
+        """Clip each row and add it; a row that is not finite counts as zero."""
 
     def step(self) -> FloatVector | None:
         """Close the batch; return the model's change before the next, or None after the last."""
@@ -238,7 +237,10 @@ class Mechanism(ABC):
     """
 
     __slots__ = ()
-    ball: Ball  # the ball that updates are clipped to
+    ball: Ball  # the unit ball of updates, in clips
+    unmasked: ClassVar[bool] = False  # whether runs of secure sums send these releases unmasked
+    # Whether decoded values, as signs, are no updates until they are divided by the gain.
+    unitless: ClassVar[bool] = False
 
     @property
     @abstractmethod
@@ -246,8 +248,11 @@ class Mechanism(ABC):
         """The layout of a body."""
 
     @abstractmethod
-    def write(self, update: Parts, rng: RandomBits, kernel: Kernel, out: Body) -> None:
-        """Clip and randomise the update, and fill ``out``, given as zeros: the client's half."""
+    def write(self, update: Parts, clip: float, rng: RandomBits, kernel: Kernel, out: Body) -> None:
+        """Clip the update to ``clip``, randomise it in clips, and fill ``out``: the client's half.
+
+        ``out`` is given as zeros.
+        """
 
     @abstractmethod
     def accumulator(self, kernel: Kernel, max_payloads: int) -> Accumulator:
@@ -271,7 +276,10 @@ class Mechanism(ABC):
         return cost.of(neighbours, Unit.SAMPLE, Trust.LOCAL, samples)
 
     def decoded(self, value: float) -> tuple[float, float]:
-        """Return mean and variance of a coordinate's decoded value; the default assumes no bias."""
+        """Return mean and variance of a coordinate's decoded value, all in clips.
+
+        The default assumes no bias.
+        """
         error = self.error()
         return error.gain * value, error.squared * error.gain**2 - error.bias**2
 
@@ -295,6 +303,10 @@ class Mechanism(ABC):
     def priced_as(self) -> Mechanism:
         """The mechanism that a ledger records; it leaves out what does not change the cost."""
         return self
+
+    def is_turn_of(self, run: bytes, number: int, node: int) -> bool:
+        """Return whether a node may be asked for this release, from public values alone."""
+        return True
 
     def offers(self, ability: type[Ability]) -> bool:
         """Return whether it has an ability of its class; a wrapper's depend on what it holds."""
@@ -322,6 +334,7 @@ class Wrapper(Mechanism, Wrapping):
     accumulator = passed_on("inner.accumulator")
     error = passed_on("inner.error")
     decoded = passed_on("inner.decoded")
+    unitless = passed_on("inner.unitless")
 
     def offers(self, ability: type[Ability]) -> bool:
         """Return whether the inner mechanism has the ability."""

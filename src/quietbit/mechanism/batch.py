@@ -7,7 +7,7 @@ Idea     every sample of the site is in the batch with probability q, independen
          so a server may choose it. With local steps a site takes T steps of DP-SGD, each a release
          of a batch that costs as much as if it were observed, and sends the difference of models,
          rounded at random without bias: post-processing, because the gate itself adds the steps up.
-Symbols  q: ``rate``; m: ``expected``; C: radius; T: ``steps``; eta: ``step_size``; g_t: the t-th
+Symbols  q: ``rate``; m: ``expected``; C: clip; T: ``steps``; eta: ``step_size``; g_t: the t-th
          release, decoded; D = eta (g_1 + ... + g_T); y: D rotated in blocks; s: its largest
          coordinate, a float32; L = 2^``bits`` - 1.
 Source   Abadi et al. (2016), Algorithm 1; `privacy.subsampling` for the cost; Alistarh et al.
@@ -105,16 +105,16 @@ class _OfBatches(Wrapper, Batches, SamplePriced):
         of_batches = (Batches, SampleGradients, LengthBounded)
         return ability in of_batches or ability.find(self.inner) is not None
 
-    def write(self, update: Parts, rng: RandomBits, kernel: Kernel, out: Body) -> None:
+    def write(self, update: Parts, clip: float, rng: RandomBits, kernel: Kernel, out: Body) -> None:
         """Refuse: an update is already a mean, or a difference of models."""
         rule = "given as the gradients of batches that the gate drew"
         raise InvalidParameter.of("update", rule, "a mean")
 
     def write_samples(
-        self, gradients: Sequence[Parts], rng: RandomBits, kernel: Kernel, out: Body
+        self, gradients: Sequence[Parts], clip: float, rng: RandomBits, kernel: Kernel, out: Body
     ) -> None:
         """Release the clipped gradients as the first batch; later batches are empty."""
-        batch = self.begin(rng, kernel)
+        batch = self.begin(clip, rng, kernel)
         for gradient in gradients:
             flat = [np.asarray(part, dtype=np.float64).reshape(-1) for part in gradient]
             batch.add(np.concatenate(flat)[None])
@@ -129,7 +129,7 @@ class PoissonBatch(_OfBatches, SharedRows):
     Each sample is in the batch with probability ``rate``.
 
     >>> from quietbit import Ball, Gaussian
-    >>> inner = Gaussian(Ball("l2", 1.0, 8), 0.02)
+    >>> inner = Gaussian(Ball("l2", 8), 0.02)
     >>> for rate in (0.1, 1.0):
     ...     batch = PoissonBatch(inner, expected=100, rate=rate)
     ...     round((batch.privacy(Adjacency.ZERO_OUT, 100) * 10).epsilon(1e-5), 1)
@@ -156,13 +156,13 @@ class PoissonBatch(_OfBatches, SharedRows):
     batch = passed_on("expected")
     sampling_rate = passed_on("rate")
     steps = 1
-    longest_update = passed_on("ball.radius")
+    longest_update = 1.0
     shared_rows = passed_on("inner.shared_rows")
     unproject = passed_on("inner.unproject")
 
-    def begin(self, rng: RandomBits, kernel: Kernel) -> Batch:
+    def begin(self, clip: float, rng: RandomBits, kernel: Kernel) -> Batch:
         """Return an empty batch."""
-        return BatchSum(self, rng, kernel)
+        return BatchSum(self, clip, rng, kernel)
 
     def cost(self, adjacency: Adjacency) -> Cost:
         """Return the inner mechanism's cost."""
@@ -183,9 +183,12 @@ class PoissonBatch(_OfBatches, SharedRows):
 class BatchSum(Batch):
     """One batch, and the release of its sum."""
 
-    def __init__(self, mechanism: PoissonBatch, rng: RandomBits, kernel: Kernel) -> None:
+    def __init__(
+        self, mechanism: PoissonBatch, clip: float, rng: RandomBits, kernel: Kernel
+    ) -> None:
         """Start with an empty batch, whose sum is zero."""
         self._mechanism = mechanism
+        self._clip = clip
         self._rng = rng
         self._kernel = kernel
         self._ball = mechanism.ball
@@ -199,7 +202,7 @@ class BatchSum(Batch):
         self.count = 0
 
     def add(self, rows: NDArray[np.floating]) -> None:
-        """Clip each row to the ball and add it; a row that is not finite counts as zero."""
+        """Clip each row and add it; a row that is not finite counts as zero."""
         size = self._mechanism.ball.dimension
         fits = rows.ndim == 2 and rows.shape[1] == size
         require(fits, "gradients", rows.shape, f"rows of {size} entries")
@@ -216,10 +219,10 @@ class BatchSum(Batch):
 
     def _clipped(self, row: FloatVector) -> FloatVector:
         try:
-            clipped = self._mechanism.ball.clip(row)
+            clipped = self._mechanism.ball.clip(row, self._clip)
             if self._projected is not None:
                 kept = self._projected.project([clipped], 1.0, self._nonce, self._kernel)
-                clipped = self._ball.clip(kept)
+                clipped = self._ball.clip(kept, self._clip)
             return np.asarray(clipped, dtype=np.float64)
         except InvalidParameter:  # a NaN, an infinity, a norm beyond the largest double
             return np.zeros_like(self._total)
@@ -228,9 +231,9 @@ class BatchSum(Batch):
         """Release the sum divided by the expected number."""
         mean = (self._total + self._rounding) / self._mechanism.expected
         if self._projected is None:
-            self._mechanism.inner.write([mean], self._rng, self._kernel, out)
+            self._mechanism.inner.write([mean], self._clip, self._rng, self._kernel, out)
         else:
-            self._projected.close(self._nonce, mean, self._rng, self._kernel, out)
+            self._projected.close(self._nonce, mean, self._clip, self._rng, self._kernel, out)
 
 
 def draw_batch(rng: RandomBits, rate: float, count: int) -> NDArray[np.int64]:
@@ -248,7 +251,7 @@ class LocalSteps(_OfBatches, LengthBounded):
     """``steps`` releases of a `PoissonBatch`, each followed by a step of the site's model.
 
     >>> from quietbit import Ball, Gaussian
-    >>> step = PoissonBatch(Gaussian(Ball("l2", 1.0, 8), 0.02), expected=100, rate=0.1)
+    >>> step = PoissonBatch(Gaussian(Ball("l2", 8), 0.02), expected=100, rate=0.1)
     >>> site = LocalSteps(step, steps=10, step_size=0.5)
     >>> round(site.privacy(Adjacency.ZERO_OUT, 100).epsilon(1e-5), 1)
     0.8
@@ -284,11 +287,11 @@ class LocalSteps(_OfBatches, LengthBounded):
     @property
     def longest_update(self) -> float:
         """The length of ``steps`` clipped steps in one direction."""
-        return float(self.steps * self.step_size * self.ball.radius)
+        return float(self.steps * self.step_size)
 
-    def begin(self, rng: RandomBits, kernel: Kernel) -> Batch:
+    def begin(self, clip: float, rng: RandomBits, kernel: Kernel) -> Batch:
         """Return the first batch, empty."""
-        return _Steps(self, rng, kernel)
+        return _Steps(self, clip, rng, kernel)
 
     def accumulator(self, kernel: Kernel, max_payloads: int) -> Accumulator:
         """Return an accumulator of the differences on rotated coordinates."""
@@ -316,7 +319,7 @@ class LocalSteps(_OfBatches, LengthBounded):
     def _longest(self) -> float:
         """A bound on the length of an honest difference, except with probability 2^-40 per step."""
         noise = math.sqrt(self.ball.dimension * self.inner.error().squared)
-        step = min(self.ball.radius + 10 * noise, honest_length(self.inner))
+        step = min(1 + 10 * noise, honest_length(self.inner))
         return float(self.steps * self.step_size * step + SMALLEST)
 
     @property
@@ -338,13 +341,14 @@ class LocalSteps(_OfBatches, LengthBounded):
 class _Steps(Batch):
     """The successive batches of one release, and the sum of their releases."""
 
-    def __init__(self, mechanism: LocalSteps, rng: RandomBits, kernel: Kernel) -> None:
+    def __init__(self, mechanism: LocalSteps, clip: float, rng: RandomBits, kernel: Kernel) -> None:
         self._mechanism = mechanism
+        self._clip = clip
         self._rng = rng
         self._kernel = kernel
-        self._difference = np.zeros(mechanism.ball.dimension)
+        self._difference = np.zeros(mechanism.ball.dimension)  # in clips
         self._left = mechanism.steps
-        self._batch = Batches.of(mechanism.inner).begin(rng, kernel)
+        self._batch = Batches.of(mechanism.inner).begin(clip, rng, kernel)
 
     def add(self, rows: FloatVector) -> None:
         self._batch.add(rows)
@@ -362,8 +366,8 @@ class _Steps(Batch):
         change = self._mechanism.step_size * gradient
         self._difference += change
         self._left -= 1
-        self._batch = Batches.of(inner).begin(self._rng, kernel)
-        return change if self._left else None
+        self._batch = Batches.of(inner).begin(self._clip, self._rng, kernel)
+        return change * self._clip if self._left else None
 
     def write(self, out: Body) -> None:
         while self._left:

@@ -51,7 +51,7 @@ class Calibration:
 
     Attributes:
         gaussian_squared_error: of a Gaussian calibrated to the same target on the L2 ball of the
-            same radius.
+            same clip.
         saturated: the guarantee is more than 1e-4 below the target, because no certified mechanism
             of this kind reveals more in one release (I-MVU and MVU from an epsilon of 30 on, the
             vector mechanism above 18 zero-out or 30 replace-one); several releases spend more.
@@ -68,7 +68,7 @@ class Calibration:
 
     @property
     def squared_error(self) -> float:
-        """The squared error per decoded coordinate, for the worst update in the ball."""
+        """The squared error per decoded coordinate in clips, for the worst update in the ball."""
         return self.error.squared
 
     @property
@@ -118,7 +118,7 @@ def calibrate(
         mechanism: the name of a family: ``imvu``, ``vmvu``, ``gaussian``, or that of an installed
             package, such as ``mvu`` or ``skellam`` of the laboratory; ``auto`` for the best: of
             those within 5 % of the smallest error, the one that sends the fewest bytes.
-        ball: the ball that updates are clipped to.
+        ball: the norm and the number of parameters of updates, in clips.
         epsilon: the target for all releases of one client together; met from below, to 1e-4 of it.
         delta: in [0, 1); 0 needs a pure mechanism.
         adjacency: which two data sets are neighbours.
@@ -298,7 +298,7 @@ def _chosen(ways: Sequence[Alternative], target: Target) -> Calibration:
     calibrations = []
     for way in ways:
         calibration = way.calibration
-        if calibration is not None and not calibration.error.unitless:
+        if calibration is not None and not calibration.mechanism.unitless:
             names.append(way.mechanism)
             calibrations.append(calibration)
     if not calibrations:
@@ -326,5 +326,5 @@ def _gaussian_error(ball: Ball, target: Target, epsilon_of: Callable[[Mechanism]
     """Return the Gaussian's error at the same target; infinite at delta = 0, where none exists."""
     if target.delta == 0:
         return math.inf
-    l2_ball = Ball(Norm.L2, ball.radius, ball.dimension)
+    l2_ball = Ball(Norm.L2, ball.dimension)
     return family("gaussian").calibrated(l2_ball, Choices(), target, epsilon_of).error().squared

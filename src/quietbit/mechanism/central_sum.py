@@ -52,7 +52,7 @@ class SumCalibration:
         mechanism: I-MVU with clamped inputs; where only some coordinates are kept, a `Projected` on
             rows 0, whose ``for_round`` has the rows of a round.
         wire_bits: what a client sends per parameter.
-        squared_error: of a coordinate of the mean.
+        squared_error: of a coordinate of the mean, in clips, as all lengths are.
         clamped_at: the magnitude to which larger rotated coordinates are clamped.
         saturated: the target allows more than the largest beta spends.
         response: a lower bound on the decoded share of an update.
@@ -98,7 +98,7 @@ def calibrate_sum(
     """Return the most accurate mechanism whose secure sums together stay within (epsilon, delta).
 
     Args:
-        ball: the ball that updates are clipped to.
+        ball: the unit ball of updates; their clip is no part of a mechanism.
         epsilon: the target for all sums together; met from below.
         delta: above 0; at 0 a sum is no better than a single client.
         adjacency: which two data sets are neighbours.
@@ -111,8 +111,8 @@ def calibrate_sum(
         rotate: whether updates in an L2 ball are rotated first: they are unless this is False.
         coordinates: how many rotated ones all clients keep, a power of two, or ``auto``; all by
             default.
-        mean_norm: assumed or measured norm of the mean update, for the projection's error; the
-            radius by default.
+        mean_norm: assumed or measured norm of the mean update in clips, for the projection's
+            error; 1 by default.
         account: the guarantee of all releases together, where it is not that of ``releases`` sums
             fixed beforehand.
     """
@@ -127,9 +127,9 @@ def calibrate_sum(
     else:
         honest = check_int(min_honest_clients, "min_honest_clients", 2, count)
     if mean_norm is None:
-        norm = ball.radius
+        norm = 1.0
     else:
-        norm = check_real(mean_norm, "mean_norm", at_most=ball.radius)
+        norm = check_real(mean_norm, "mean_norm", at_most=1.0)
     rotated = wants_rotation(ball, rotate)
     if coordinates is not None:
         check_norm(ball, Norm.L2, "where coordinates are kept")
@@ -144,7 +144,7 @@ def calibrate_sum(
             )
             coordinates = fewest_kept(dense.squared_error / norm**2, ball.dimension)
         size = check_int(coordinates, "coordinates", 1, padded_size(ball.dimension))
-        code_ball = Ball(ball.norm, ball.radius, size)
+        code_ball = Ball(ball.norm, size)
         rotation = None  # rows are taken from updates that are rotated already
         farthest = math.sqrt(size) / DEVIATIONS
     elif rotated:
@@ -206,7 +206,7 @@ def calibrate_sum(
         releases=target.releases,
         wire_bits=count.bit_length(),
         squared_error=noise + projection_error + missed,
-        clamped_at=code_ball.radius / max(beta, 1.0),
+        clamped_at=1 / max(beta, 1.0),
         saturated=beta >= MAX_BETA,
         response=response,
         mean_norm=0.0 if coordinates is None else norm,

@@ -45,14 +45,14 @@ OWN = "own"  # every release draws the rows that it keeps
 SHARED = "shared"  # all clients of a round keep the same rows
 FACTS = ("rotated", "by_sample")  # fields of `Choices` that are known, not chosen
 
-MIN_MULTIPLIER = 1e-6  # of noise, in units of the radius
+MIN_MULTIPLIER = 1e-6  # of noise, in clips
 MAX_MULTIPLIER = 1e7
 
 EpsilonOf: TypeAlias = Callable[[Mechanism], float]  # the epsilon of the most exposed client
 
 
 def check_multiplier(value: Any, name: str = "noise_multiplier") -> float:
-    """Return a noise multiplier, in units of the radius; refuse it outside 1e-6 to 1e7."""
+    """Return a noise multiplier, in clips; refuse it outside 1e-6 to 1e7."""
     return check_real(value, name, at_least=MIN_MULTIPLIER, at_most=MAX_MULTIPLIER)
 
 

@@ -4,8 +4,8 @@ Idea     a server sees the mean of a cohort plus noise. The length of the noise 
          multiple of the clip, the largest norm of a mean of updates. Over a run the noise of the
          rounds averages out and what clients agree on does not, so a run is judged by the noise of
          a round over the root of the number of rounds.
-Symbols  d = dimension; C = clip; m = cohort; T = rounds; e = squared error of a decoded coordinate.
-         nu = noise of a round's mean / C: sqrt(d e / m) / C; sqrt(d e) / (m C) where noise is added
+Symbols  d = dimension; m = cohort; T = rounds; e = squared error of a decoded coordinate, in clips.
+         nu = noise of a round's mean, in clips: sqrt(d e / m); sqrt(d e) / m where noise is added
          once, to the sum. rho = nu / sqrt(T).
 Source   docs/how-to/choose.md; thresholds: benchmarks/expectations.py,
          benchmarks/README.md.
@@ -166,7 +166,7 @@ def forecast(
         squared = error.squared / size**2
     else:
         squared = (error.squared - error.shared) / size + error.shared
-    longest = ball.radius
+    longest = 1.0
     batches = Batches.find(mechanism)
     if batches is not None:
         longest = batches.longest_update

@@ -4,14 +4,14 @@ Idea     eta(x) is linear between the design's levels; every coordinate draws j 
          independently. Unclamped (the paper's text) x ranges over [(1-beta)/2, (1+beta)/2]; clamped
          (the published code) x is cut to [0, 1]. Each range has its own constants, and the
          certificate covers the doubles that the sampler uses.
-Symbols  x = 1/2 + beta u/(2C), C = radius; symbol j decodes to (C/beta)(2 a_j - 1).
+Symbols  x = 1/2 + beta u/2, u in clips; symbol j decodes to (2 a_j - 1)/beta clips.
 Source   Guo et al. (ICML 2023), section "Interpolated MVU mechanism", Theorems 1 and 2.
 
 Unbiased at zero. E[a | x] has slope k = sum_j a_j P'(j|x) at x = 1/2; the alphabet 1/2 + (a -
 E[a|1/2])/k is unbiased to first order there. For one bit and two levels it is 1/2 -+ 1/epsilon,
 whose variance meets the Cramer-Rao bound.
 
-Slack. |u_k| > C/m holds for fewer than m^p coordinates of a vector in the L_p ball, so at most m^p
+Slack. |u_k| > 1/m holds for fewer than m^p coordinates of a vector in the L_p ball, so at most m^p
 of them have the smallest probability of the full range, and the rest that of the inner range.
 """
 
@@ -80,7 +80,7 @@ CUTS = tuple(2**k for k in range(1, 21))
 ROUNDING = 2.0**-50  # more than the sampler's range can move when its ends are rounded to doubles
 FAR = 7.0  # deviations; a rotated coordinate lies beyond with probability 1e-10 at most
 POINTS = 64
-LEAST_SHARE = 0.1  # of the radius, at which a coordinate is clamped
+LEAST_SHARE = 0.1  # of the clip, at which a coordinate is clamped
 MOST_SHARE = 0.3
 Decoder: TypeAlias = Literal["alphabet", "unbiased-at-zero"]
 UNBIASED: Decoder = "unbiased-at-zero"
@@ -124,9 +124,7 @@ class InterpolatedMVU(Mechanism, SamplePriced, Summable, Designed, RoughMoments,
 
     @sampler.default
     def _sampler(self) -> Sampler:
-        return Sampler.from_design(
-            self.design, self.beta / (2 * self.ball.radius), *self.input_range
-        )
+        return Sampler.from_design(self.design, self.beta / 2, *self.input_range)
 
     @values.default
     def _values(self) -> FloatVector:
@@ -135,7 +133,7 @@ class InterpolatedMVU(Mechanism, SamplePriced, Summable, Designed, RoughMoments,
             alphabet = _unbiased_at_centre(self.design)
         else:
             alphabet = self.design.alphabet
-        values = (2 * alphabet - 1) * (self.ball.radius / self.beta)
+        values = (2 * alphabet - 1) * (1 / self.beta)
         values.setflags(write=False)
         return values
 
@@ -160,8 +158,8 @@ class InterpolatedMVU(Mechanism, SamplePriced, Summable, Designed, RoughMoments,
 
     @property
     def reach(self) -> float:
-        """The largest ||x - 1/2|| in the ball's norm, rounded up: about beta / 2."""
-        return math.nextafter(self.sampler.scale * self.ball.radius, math.inf)
+        """The largest ||x - 1/2|| in the ball's norm, beta / 2, rounded up as for any clip."""
+        return math.nextafter(self.sampler.scale, math.inf)
 
     def distance(self, adjacency: Adjacency) -> float:
         """Return the largest distance of two neighbours' inputs, in the ball or the clamped box."""
@@ -180,18 +178,17 @@ class InterpolatedMVU(Mechanism, SamplePriced, Summable, Designed, RoughMoments,
             largest = check_rotated(self.ball).dimension
             check_int(self.rotation.block, "block of the rotation", 1, largest)
 
-    def write(self, update: Parts, rng: RandomBits, kernel: Kernel, out: Body) -> None:
+    def write(self, update: Parts, clip: float, rng: RandomBits, kernel: Kernel, out: Body) -> None:
         """Clip, rotate, sample and pack one symbol per coordinate in one pass of the kernel."""
         order = self.ball.norm.order
-        radius = self.ball.radius
         rotation = self.rotation
         if rotation is not None and not rotation.exact:
             seed = rotation.seed
-            kernel.sample_rotated(self.sampler, update, seed, rotation.block, radius, rng, out)
+            kernel.sample_rotated(self.sampler, update, seed, rotation.block, clip, rng, out)
             return
         if rotation is not None:
-            update = [rotation.exactly(update, self.ball, kernel)]
-        kernel.sample_clipped(self.sampler, update, order, radius, rng, out)
+            update = [rotation.exactly(update, clip, kernel)]
+        kernel.sample_clipped(self.sampler, update, order, clip, rng, out)
 
     def accumulator(self, kernel: Kernel, max_payloads: int) -> Accumulator:
         """Return an accumulator of the symbols' values, rotated back once per mean."""
@@ -209,19 +206,18 @@ class InterpolatedMVU(Mechanism, SamplePriced, Summable, Designed, RoughMoments,
     def error(self) -> Error:
         """Return the largest variance of a coordinate, and what clamped ones miss, by enumeration.
 
-        The squared biases of an update of length C add up to at most its missing part, C^2 (1 -
-        response).
+        The squared biases of an update of length 1 add up to at most its missing part, 1 -
+        response.
         """
-        radius = self.ball.radius
         gain = self.gain
         (bias,), _ = self._moments(np.zeros(1))
-        largest = radius
+        largest = 1.0
         if self._block is not None:
-            largest = min(radius, FAR * radius / math.sqrt(self._block))
+            largest = min(1.0, FAR / math.sqrt(self._block))
         _, variances = self._moments(np.linspace(0.0, largest, POINTS))
         noise = float(variances.max())
         response = self.response(self._block)
-        missed = (1 - response) * radius**2 / self.ball.dimension
+        missed = (1 - response) / self.ball.dimension
         return Error((noise + bias**2) / gain**2 + missed, gain, float(bias), response=response)
 
     def response(self, block: int | None) -> float:
@@ -233,12 +229,12 @@ class InterpolatedMVU(Mechanism, SamplePriced, Summable, Designed, RoughMoments,
             means, _ = self._moments(values)
             return np.asarray(1.0 - (means - middle) / (gain * values))
 
-        return min(1.0, response_lower(missing, self.ball.radius, block))
+        return min(1.0, response_lower(missing, block))
 
     @property
     def gain(self) -> float:
         """The slope of the decoded mean at a coordinate of zero."""
-        step = self.ball.radius * 2.0**-20
+        step = 2.0**-20
         (low, high), _ = self._moments(np.array([-step, step]))
         return float(high - low) / (2 * step)
 
@@ -434,7 +430,7 @@ def _given(ball: Ball, strength: float, choices: Choices) -> InterpolatedMVU:
 def _sharpened(ball: Ball, choices: Choices) -> Choices:
     """Clamp inputs of one bit on an L2 ball where that makes the account sharp.
 
-    At a tenth of the radius a dominating pair has 1.9 % more variance than Gaussian noise. A clamp
+    At a tenth of the clip a dominating pair has 1.9 % more variance than Gaussian noise. A clamp
     at three deviations of a rotated coordinate takes 0.6 % of an update at most; without a rotation
     the coordinates of an evenly spread update are eight times below the clamp.
     """

@@ -8,7 +8,7 @@ Idea     a private update carries a few bits whatever its dimension, so k of its
          before the mean is taken, and one of n samples then moves that mean by its share of the
          clip.
 Symbols  d = dimension, p = d padded to a power of two; y = sqrt(p/k) S H D x, clipped to the
-         radius: S keeps k rows. v C^2: the inner mechanism's squared error; the projection adds
+         clip C: S keeps k rows. v C^2: the inner mechanism's squared error; the projection adds
          |x|^2 / k, a fraction 1/(k v) of it.
 Source   docs/theory/vector-mechanism.md; `rotation.py` says who chooses rows.
 """
@@ -24,7 +24,7 @@ from attrs import evolve, field, frozen
 from numpy.typing import NDArray
 
 from quietbit._typing import FloatVector
-from quietbit.errors import InvalidParameter, check_int, require
+from quietbit.errors import InvalidParameter, check_int
 from quietbit.kernel.base import Kernel
 from quietbit.kernel.norm import clip_factor
 from quietbit.kernel.rng import RandomBits
@@ -86,11 +86,9 @@ class Projected(Rowed, Wrapper, SummableRows, Shortening, LengthBounded):
     rows: int | None = field(default=None, converter=check_rows)
 
     def __attrs_post_init__(self) -> None:
-        """Refuse an inner ball that differs in radius or norm, or whose dimension does not fit."""
+        """Refuse an inner ball that is no L2 ball, or whose dimension does not fit."""
         inner = self.inner.ball
-        fits = inner.norm is Norm.L2 and inner.radius == self.ball.radius
-        rule = f"an L2 ball of radius {self.ball.radius!r}"
-        require(fits, "ball of the inner mechanism", inner, rule)
+        check_norm(inner, Norm.L2, "inside a projection")
         check_keep(inner.dimension, self.padded)
 
     @property
@@ -116,22 +114,28 @@ class Projected(Rowed, Wrapper, SummableRows, Shortening, LengthBounded):
             return self.rows is not None
         return ability.find(self.inner) is not None
 
-    def write(self, update: Parts, rng: RandomBits, kernel: Kernel, out: Body) -> None:
+    def write(self, update: Parts, clip: float, rng: RandomBits, kernel: Kernel, out: Body) -> None:
         """Rotate, keep k rows, and pass them to the inner mechanism, which clips them again."""
-        factor = clip_factor(kernel.norm(update, self.ball.norm.order), self.ball.radius)
+        factor = clip_factor(kernel.norm(update, self.ball.norm.order), clip)
         nonce = self.drawn(rng)
-        self.close(nonce, self.project(update, factor, nonce, kernel), rng, kernel, out)
+        self.close(nonce, self.project(update, factor, nonce, kernel), clip, rng, kernel, out)
 
     def drawn(self, rng: RandomBits) -> bytes:
         """Return the nonce of the rows of a release: fresh unless rows are shared."""
         return self.nonce(rng.draw(1) if self.rows is None else None)
 
     def close(
-        self, nonce: bytes, kept: FloatVector, rng: RandomBits, kernel: Kernel, out: Body
+        self,
+        nonce: bytes,
+        kept: FloatVector,
+        clip: float,
+        rng: RandomBits,
+        kernel: Kernel,
+        out: Body,
     ) -> None:
         """Write the nonce, unless rows are shared, and the inner mechanism's release."""
         out[: self.nonce_size] = np.frombuffer(nonce[: self.nonce_size], dtype=np.uint8)
-        self.inner.write([kept], rng, kernel, out[self.nonce_size :])
+        self.inner.write([kept], clip, rng, kernel, out[self.nonce_size :])
 
     def accumulator(self, kernel: Kernel, max_payloads: int) -> Accumulator:
         """Return an accumulator that adds inner bodies at their rows and rotates back the mean."""
@@ -159,8 +163,8 @@ class Projected(Rowed, Wrapper, SummableRows, Shortening, LengthBounded):
         """Return the inner mechanism's error plus that of projecting an update on the sphere."""
         inner = self.inner.error()
         response = self.response(None)
-        missed = (inner.response - response) * self.ball.radius**2 / self.ball.dimension
-        projection = self.projection_error(self.ball.radius)
+        missed = (inner.response - response) / self.ball.dimension
+        projection = self.projection_error(1.0)
         squared = inner.squared + projection + max(0.0, missed)
         shared = 0.0 if self.rows is None else projection
         return evolve(inner, squared=squared, response=response, shared=shared)
@@ -190,7 +194,7 @@ class ProjectedSamples(Wrapper, SamplePriced, SampleGradients, SharedRows):
 
     inner: Projected = field(validator=only(Projected, "a Projected"))
 
-    def write(self, update: Parts, rng: RandomBits, kernel: Kernel, out: Body) -> None:
+    def write(self, update: Parts, clip: float, rng: RandomBits, kernel: Kernel, out: Body) -> None:
         """Refuse: an update is already a mean."""
         rule = "given as the gradients of its samples"
         raise InvalidParameter.of("update", rule, "their mean", "use Uplink.send_samples")
@@ -207,7 +211,7 @@ class ProjectedSamples(Wrapper, SamplePriced, SampleGradients, SharedRows):
         return ability.find(self.inner) is not None
 
     def write_samples(
-        self, gradients: Sequence[Parts], rng: RandomBits, kernel: Kernel, out: Body
+        self, gradients: Sequence[Parts], clip: float, rng: RandomBits, kernel: Kernel, out: Body
     ) -> None:
         """Project and clip every gradient separately, and release the mean."""
         count = check_int(len(gradients), "number of gradients", 1, MOST_SAMPLES)
@@ -217,9 +221,9 @@ class ProjectedSamples(Wrapper, SamplePriced, SampleGradients, SharedRows):
         nonce = inner.drawn(rng)
         total = np.zeros(inner.keep)
         for gradient, norm in zip(gradients, norms, strict=True):
-            factor = clip_factor(norm, self.ball.radius)
-            total += inner.inner.ball.clip(inner.project(gradient, factor, nonce, kernel))
-        inner.close(nonce, total / count, rng, kernel, out)
+            factor = clip_factor(norm, clip)
+            total += inner.inner.ball.clip(inner.project(gradient, factor, nonce, kernel), clip)
+        inner.close(nonce, total / count, clip, rng, kernel, out)
 
     def cost(self, adjacency: Adjacency) -> Cost:
         """Return the inner mechanism's cost."""
@@ -288,8 +292,8 @@ def project(
     check_norm(ball, Norm.L2, "where coordinates are kept")
     padded = padded_size(ball.dimension)
     if coordinates == "auto":
-        dense = calibrated(Ball(Norm.L2, ball.radius, padded))
-        fewest = fewest_kept(dense.error().squared / ball.radius**2, ball.dimension)
+        dense = calibrated(Ball(Norm.L2, padded))
+        fewest = fewest_kept(dense.error().squared, ball.dimension)
         coordinates = max(fewest, min(64, padded))
     count = check_int(coordinates, "coordinates", 1, padded)
-    return Projected(calibrated(Ball(Norm.L2, ball.radius, count)), ball)
+    return Projected(calibrated(Ball(Norm.L2, count)), ball)

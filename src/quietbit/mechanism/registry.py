@@ -14,7 +14,8 @@ Idea     a name leads to a family: the library's, or another package's. A packag
          fields, as plain values, are its description. The same values, with designs named by their
          identity, form one canonical text whose SHA-256 is the mechanism's identity on the wire:
          two ends that differ in anything that matters have different digests, and their payloads do
-         not mix. Derived fields are left out.
+         not mix. The clip of a payload is in the text, as the radius of the mechanism's ball.
+         Derived fields are left out.
 """
 
 from __future__ import annotations
@@ -34,7 +35,8 @@ import attrs
 from quietbit.design.profile import Profile
 from quietbit.design.table import Design
 from quietbit.errors import InvalidParameter, QuietbitError, check_known, require
-from quietbit.mechanism.base import Mechanism, check_mechanism, core_of
+from quietbit.mechanism.ball import Ball
+from quietbit.mechanism.base import FLOAT_BITS, Mechanism, check_mechanism, core_of
 from quietbit.mechanism.family import Family
 
 __all__ = [
@@ -47,6 +49,8 @@ __all__ = [
     "family",
     "family_of",
     "identity_of",
+    "noted",
+    "noted_identity",
 ]
 
 FORMAT = "quietbit-mechanism"
@@ -64,7 +68,7 @@ LIBRARY = {
 # Mechanisms that send an answer in place of an update, by their name in policies and ledgers.
 ANSWERS = {
     "response": ("response", "RandomisedResponse"),
-    "scout": ("adaptive_clip", "Scout"),
+    "scout": ("scouts", "Scout"),
 }
 # The library's kinds in descriptions: file and class. An identity keeps the kind it was first
 # written with.
@@ -75,10 +79,12 @@ KINDS = {
     "Projected": ("projected", "Projected"),
     "ProjectedSamples": ("projected", "ProjectedSamples"),
     "Rotation": ("rotation", "Rotation"),
-    "Watched": ("adaptive_clip", "AdaptiveClip"),
+    "Scouted": ("scouts", "Scouted"),
 } | {name: (file, name) for file, name in (*LIBRARY.values(), *ANSWERS.values())}
 # Kinds with an inner mechanism.
-WRAPPERS = ("PoissonBatch", "LocalSteps", "Projected", "ProjectedSamples", "Watched")
+WRAPPERS = ("PoissonBatch", "LocalSteps", "Projected", "ProjectedSamples", "Scouted")
+STEPS = "LocalSteps"
+MOVING = "Watched"  # the kind of a clip that moves, in ledgers of earlier versions
 KIND_OF = {place: kind for kind, place in KINDS.items()}
 
 
@@ -171,24 +177,32 @@ def described_family(description: Any) -> str:
     return next(iter(_package_kinds().get(kind, {})), "")
 
 
-def identity_of(mechanism: Mechanism) -> bytes:
+def identity_of(mechanism: Mechanism, clip: float = 1.0) -> bytes:
     """Return the SHA-256 of the canonical text: 32 bytes."""
-    return hashlib.sha256(canonical_text(mechanism).encode()).digest()
+    return hashlib.sha256(canonical_text(mechanism, clip).encode()).digest()
 
 
-def canonical_text(mechanism: Mechanism) -> str:
+def canonical_text(mechanism: Mechanism, clip: float = 1.0) -> str:
     """Return the canonical text of a mechanism: sorted keys, shortest exact decimals, no spaces."""
-    content = {
-        "format": FORMAT,
-        "mechanism": _plain(mechanism, "mechanism", in_full=False),
-        "version": VERSION,
-    }
+    plain = _plain(mechanism, "mechanism", clip, in_full=False)
+    sends_lengths = core_of(mechanism).layout.bits == FLOAT_BITS or plain["kind"] == STEPS
+    if sends_lengths and clip != 1.0:
+        # Before the clip was beside the mechanism, these were not in clips.
+        return _text(plain | {"lengths": "clips"})
+    return _text(plain)
+
+
+def describe(mechanism: Mechanism, clip: float = 1.0) -> dict[str, Any]:
+    """Return the mechanism as plain values for JSON and `build`, its design in full.
+
+    With a clip other than 1 they are for clients that read one text alone, and not for `build`.
+    """
+    return cast(dict[str, Any], _plain(mechanism, "mechanism", clip, in_full=True))
+
+
+def _text(plain: Mapping[str, Any]) -> str:
+    content = {"format": FORMAT, "mechanism": plain, "version": VERSION}
     return json.dumps(content, sort_keys=True, separators=(",", ":"), allow_nan=False)
-
-
-def describe(mechanism: Mechanism) -> dict[str, Any]:
-    """Return the mechanism as plain values for JSON and `build`, its design in full."""
-    return cast(dict[str, Any], _plain(mechanism, "mechanism", in_full=True))
 
 
 def build(description: Mapping[str, Any], allowed: Collection[str] | None = None) -> Mechanism:
@@ -212,7 +226,47 @@ def build(description: Mapping[str, Any], allowed: Collection[str] | None = None
     return check_mechanism(mechanism, "description")
 
 
-def _plain(value: Any, name: str, *, in_full: bool) -> Any:
+def noted(description: Mapping[str, Any]) -> Mechanism:
+    """Return the mechanism that a ledger notes, which an earlier version may have written.
+
+    Before the clip was beside the mechanism, balls had a radius. The library's own mechanisms cost
+    the same on the unit ball; those of other packages are refused.
+    """
+    return build(_on_unit_ball(description))
+
+
+def noted_identity(description: Mapping[str, Any]) -> str:
+    """Return the hexadecimal identity of the mechanism that a ledger notes, as it was written."""
+    return hashlib.sha256(_text(_named(description)).encode()).hexdigest()
+
+
+def _named(value: Any) -> Any:
+    """Return a part of a description with designs and profiles named by their identity."""
+    if not isinstance(value, Mapping):
+        return value
+    if "kind" in value:
+        return {name: _named(part) for name, part in value.items()}
+    return {name: part["identity"] for name, part in value.items()}
+
+
+def _on_unit_ball(value: Any) -> Any:
+    """Return a part of a description with balls of radius 1 and without clips that move."""
+    if not isinstance(value, Mapping) or "kind" not in value:
+        return value
+    fields = {name: _on_unit_ball(part) for name, part in value.items()}
+    if value["kind"] == "Ball":
+        return {**fields, "radius": 1.0}
+    if value["kind"] == MOVING:
+        del fields["clip"]
+        return {**fields, "kind": "Scouted"} if "every" in fields else fields["inner"]
+    changed = any(fields[name] != part for name, part in value.items())
+    if changed and value["kind"] not in KINDS:
+        rule = "of radius 1 for a mechanism of another package"
+        raise InvalidParameter.of("ball of the mechanism", rule, value["kind"])
+    return fields
+
+
+def _plain(value: Any, name: str, clip: float, *, in_full: bool) -> Any:
     """Return a value as JSON has it; ``name`` is its path, for a refusal."""
     if isinstance(value, Design | Profile):
         key = "design" if isinstance(value, Design) else "profile"
@@ -224,9 +278,12 @@ def _plain(value: Any, name: str, *, in_full: bool) -> Any:
         return value.value
     if value is None or isinstance(value, bool | int | float | str):
         return value
+    if isinstance(value, Ball):
+        norm = value.norm.value
+        return {"kind": "Ball", "norm": norm, "radius": clip, "dimension": value.dimension}
     plain: dict[str, Any] = {"kind": _kind(value, name)}
     for key, part in _public(value):
-        plain[key] = _plain(part, f"{name}.{key}", in_full=in_full)
+        plain[key] = _plain(part, f"{name}.{key}", clip, in_full=in_full)
     return plain
 
 
@@ -268,6 +325,10 @@ def _built(value: Any, allowed: Collection[str] | None) -> Any:
     if "kind" not in value and "profile" in value:
         return Profile.restored(value["profile"], "the profile of a mechanism")
     fields = {name: _built(part, allowed) for name, part in value.items() if name != "kind"}
+    if value["kind"] == "Ball":
+        radius = fields.pop("radius")
+        remedy = "the clip goes beside the mechanism"
+        require(radius == 1.0, "radius of the ball", radius, "1.0", remedy)
     return _class(value["kind"], allowed)(**fields)
 
 

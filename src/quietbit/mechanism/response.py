@@ -100,14 +100,14 @@ class RandomisedResponse(Mechanism, SamplePriced):
     @property
     def shares(self) -> Ball:
         """The unit L1 ball, which holds all shares of cells."""
-        return Ball(Norm.L1, 1.0, self.cells)
+        return Ball(Norm.L1, self.cells)
 
     @property
     def layout(self) -> Layout:
         """One or two bytes that hold the cell."""
         return Layout.opaque(self.cells, 1 if self.cells <= 256 else 2)
 
-    def write(self, update: Parts, rng: RandomBits, kernel: Kernel, out: Body) -> None:
+    def write(self, update: Parts, clip: float, rng: RandomBits, kernel: Kernel, out: Body) -> None:
         """Draw a cell by its share, and answer with it or with a random one."""
         shares = own_copy(update).astype(np.float64)
         norm = kernel.norm([shares], self.ball.norm.order)

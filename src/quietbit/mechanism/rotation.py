@@ -6,7 +6,7 @@ Idea     real updates are concentrated, and a mechanism that acts on one coordin
          x / sqrt(p), all rows are equally good, so k of them are enough: drawn by every release and
          named by a public nonce, or the same for all clients of a round. Rotations and rows are
          public and come before the last clip, so no account depends on them.
-Symbols  d = dimension, p = d padded to a power of two; C = radius; b = `block`, a power of two; k =
+Symbols  d = dimension, p = d padded to a power of two; C = clip; b = `block`, a power of two; k =
          `keep`; S: k rows. f(u): the mean of what a coordinate u decodes to, g = f'(0), r(u) = 1 -
          f(u) / (g u): the share it lacks.
 Source   docs/theory/rotation.md; docs/theory/vector-mechanism.md, "Rows";
@@ -14,7 +14,7 @@ Source   docs/theory/rotation.md; docs/theory/vector-mechanism.md, "Rows";
 
 Samples. A rotation keeps the distance of two updates that differ in one of n samples, but for its
 rounding. In double precision that is at most 2^-46 C per update, and the update is multiplied by 1
-- 2^-20 first (``exact``). A sample's share is never below 2^-21 of the radius (`privacy.cost`), so
+- 2^-20 first (``exact``). A sample's share is never below 2^-21 of the clip (`privacy.cost`), so
 the distance of two rotated updates never exceeds it.
 """
 
@@ -55,7 +55,7 @@ __all__ = [
     "wants_rotation",
 ]
 
-# Fits into the fastest cache; a clamp at a tenth of the radius is then 6.4 deviations away.
+# Fits into the fastest cache; a clamp at a tenth of the clip is then 6.4 deviations away.
 USUAL_BLOCK = 4096
 ROOM = 2.0**-20  # by which exact rotations shorten an update
 SMALL = 0.05  # u_0, in deviations
@@ -65,7 +65,6 @@ ENDS = (1.0, 2.0, 3.0, 4.0, 6.0)  # deviations up to which r is bounded by a squ
 NONCE = 8  # bytes that name rows
 COST = 0.01  # the share of the error that a projection may add
 MOST_ROWS = 2**64 - 1
-LARGEST_RADIUS = 2.0**90
 
 
 def _power_of_two(value: Any, name: str, most: int) -> int:
@@ -92,9 +91,9 @@ class Rotation:
     seed: int = field(default=0, converter=check_seed)
     exact: bool = False
 
-    def exactly(self, update: Parts, ball: Ball, kernel: Kernel) -> Any:
+    def exactly(self, update: Parts, clip: float, kernel: Kernel) -> Any:
         """Return the update, clipped and shortened by 2^-20, rotated in double precision."""
-        factor = clip_factor(kernel.norm(update, 2), ball.radius) * (1 - ROOM)
+        factor = clip_factor(kernel.norm(update, 2), clip) * (1 - ROOM)
         return kernel.rotate(update, self.seed, self.block, factor=factor, kind=np.float64)
 
     def back(self, values: FloatVector) -> FloatVector:
@@ -129,19 +128,17 @@ def wants_rotation(ball: Ball, rotate: bool | None) -> bool:
     return False
 
 
-def response_lower(
-    missing: Callable[[FloatVector], FloatVector], radius: float, block: int | None
-) -> float:
+def response_lower(missing: Callable[[FloatVector], FloatVector], block: int | None) -> float:
     """Return a lower bound on the decoded share of an update (docs/theory/rotation.md).
 
     ``missing`` is r(u) for positive coordinates and must not decrease. ``block`` is the length of
     the blocks in which the update was rotated; None for any update in the ball.
     """
     if block is None:
-        return 1.0 - float(missing(np.array([radius]))[0])
-    deviation = radius / math.sqrt(block)
-    least = min(SMALL * deviation, radius)
-    points = np.geomspace(least, radius, POINTS)
+        return 1.0 - float(missing(np.ones(1))[0])
+    deviation = 1 / math.sqrt(block)
+    least = min(SMALL * deviation, 1.0)
+    points = np.geomspace(least, 1.0, POINTS)
     lost = np.maximum(missing(points), 0.0)
     # Between two points r is at most its value at the upper one.
     ratios = points[:-1] / deviation
@@ -264,15 +261,9 @@ def round_number(run: bytes, number: int) -> int:
 
 
 def check_rotated(value: Any) -> Ball:
-    """Return an L2 ball whose updates single precision can rotate.
-
-    With a larger radius some updates would overflow, and a refusal would depend on the update.
-    """
+    """Return an L2 ball, whose norm a rotation leaves unchanged."""
     ball = check_ball(value)
     check_norm(ball, Norm.L2, "where updates are rotated")
-    fits = 1 / LARGEST_RADIUS <= ball.radius <= LARGEST_RADIUS
-    rule = "from 2^-90 to 2^90, for rotations in single precision"
-    require(fits, "radius", ball.radius, rule)
     return ball
 
 
@@ -289,7 +280,7 @@ def check_rows(value: Any) -> int | None:
 
 
 def fewest_kept(squared_error: float, dimension: int) -> int:
-    """Return the least power of two k whose projection adds at most 1 % to the error (C = 1).
+    """Return the least power of two k whose projection adds at most 1 % to the error.
 
     >>> fewest_kept(100.0, 10**6), fewest_kept(1e-9, 100)
     (1, 128)

@@ -6,7 +6,7 @@ Idea     rotate the update with public signs, keep k of its coordinates (each cl
          and rotates back once per mean. A body is a public nonce of 8 bytes, which picks the rows,
          and the seed. A profile so steep that the search would take more than MOST_TRIES seeds is
          refused: above about epsilon 11 per release (replace-one: 14) other mechanisms serve.
-Symbols  d = dimension, p = d padded to a power of two; C = radius; y = sqrt(p/k) S H D x / C,
+Symbols  d = dimension, p = d padded to a power of two; C = clip; y = sqrt(p/k) S H D x / C,
          clipped to norm 1; r = |y|, u = y/r, t = <u, z>; h: the profile, w = 1 - r + r h(t) the
          weight of a seed; m = gain = E[t h(t)]. n = `largest`: the largest weight, and the expected
          number of seeds tried; h_0: the smallest.
@@ -153,14 +153,14 @@ class VectorMVU(Rowed, Designed, RoughMoments):
         """A seed, after the nonce of the rows unless these are shared."""
         return Layout.opaque(self.ball.dimension, self.nonce_size + SEED)
 
-    def write(self, update: Parts, rng: RandomBits, kernel: Kernel, out: Body) -> None:
+    def write(self, update: Parts, clip: float, rng: RandomBits, kernel: Kernel, out: Body) -> None:
         """Rotate, keep k rows, clip again, and search for a seed."""
-        factor = clip_factor(kernel.norm(update, self.ball.norm.order), self.ball.radius)
+        factor = clip_factor(kernel.norm(update, self.ball.norm.order), clip)
         block = rng.draw(self.keep)
         nonce = self.nonce(block, NONCE_STREAM)
         kept = self.project(update, factor, nonce, kernel)
         # From here on `kept` is private memory, and is clipped again.
-        kept /= self.ball.radius
+        kept /= clip
         direction, length = unit(kept)
         share = min(length, 1.0)
         weights = (1.0 - share) + share * self.profile.levels
@@ -193,7 +193,7 @@ class VectorMVU(Rowed, Designed, RoughMoments):
 
     def error(self) -> Error:
         """Return the error of noise and projection for an update on the sphere, the largest."""
-        projection = self.projection_error(self.ball.radius)
+        projection = self.projection_error(1.0)
         shared = 0.0 if self.rows is None else projection
         return Error(self._noise() + projection, response=self.clip_response, shared=shared)
 
@@ -202,7 +202,7 @@ class VectorMVU(Rowed, Designed, RoughMoments):
         # The rotation spreads other coordinates over the rows; along the update t has variance
         # E[t^2 h] - m^2 instead of 1.
         along = (self.profile.second_moment - 1) / self.profile.gain_lower**2 - 1
-        rest = (self.ball.radius**2 - value**2) / self.keep * self.missing
+        rest = (1 - value**2) / self.keep * self.missing
         return value, self._noise() + rest + value**2 * along
 
     @property
@@ -215,8 +215,8 @@ class VectorMVU(Rowed, Designed, RoughMoments):
         return min(0.5, self.missing * (0.5 / math.sqrt(self.keep) + gain**2 / self.keep))
 
     def _noise(self) -> float:
-        """Return the variance of the noise, C^2 / m^2."""
-        return (self.ball.radius / self.profile.gain_lower) ** 2
+        """Return the variance of the noise, 1 / m^2."""
+        return 1 / self.profile.gain_lower**2
 
     def _everywhere(self, pair: Cost, slack: float, pure: float) -> Cost:
         """Return the divergences of a search's output, sampling included, up to those of ``pure``.
@@ -285,7 +285,7 @@ class _Normals(RowsAccumulator):
         self.kernel.add_seeds(nonces, seeds, self.total, count=keep, shift=self.shift)
 
     def kept(self, count: int) -> FloatVector:
-        """Return the mean on the shared rows, in units of the update."""
+        """Return the mean on the shared rows."""
         SharedRows.of(self.mechanism)
         return self._scaled(count)
 
@@ -301,12 +301,8 @@ class _Normals(RowsAccumulator):
         return array_reader(mean)
 
     def _scaled(self, count: int) -> FloatVector:
-        unit_per_sum = self._unit / (count * math.ldexp(1.0, self.shift))
-        return np.asarray(self.total.astype(np.float64) * unit_per_sum)
-
-    @property
-    def _unit(self) -> float:
-        return self.mechanism.ball.radius / self.mechanism.profile.gain_lower
+        per_sum = 1 / self.mechanism.profile.gain_lower / (count * math.ldexp(1.0, self.shift))
+        return np.asarray(self.total.astype(np.float64) * per_sum)
 
 
 def fewest_coordinates(squared_error: float, dimension: int) -> int:

@@ -20,7 +20,7 @@ from attrs import evolve, frozen
 
 from quietbit.mechanism.base import core_of
 from quietbit.node.costs import SavedCosts
-from quietbit.node.kinds import RESPONSE, text_of
+from quietbit.node.kinds import RESPONSE
 from quietbit.node.ledger import LedgerError, LedgerState
 from quietbit.node.policy import Rules
 from quietbit.node.refusal import BudgetSpent
@@ -196,7 +196,7 @@ def _noted_cost(
     known = _COSTS.get(_key(name, cap, honest, floor))
     if known is not None:
         return known
-    proposed = ProposedMechanism.read(text_of(state.mechanisms[name]))
+    proposed = ProposedMechanism.noted(state.mechanisms[name])
     if proposed.identity != name:
         raise LedgerError(
             f"The ledger's description of mechanism {name[:16]}... is of another mechanism, "

@@ -19,7 +19,6 @@ from typing import final
 from attrs import frozen
 
 from quietbit.errors import InvalidParameter, require
-from quietbit.mechanism.abilities import is_unmasked
 from quietbit.mechanism.base import summable
 from quietbit.node.budget import Budget
 from quietbit.node.costs import SavedCosts, costs_beside
@@ -78,7 +77,7 @@ class LocalGate:
         proposal = self._propose(request)
         mechanism = proposal.mechanism.mechanism
         step = None
-        if request.sum is not None and not is_unmasked(mechanism):
+        if request.sum is not None and not mechanism.unmasked:
             rule = f"{Step.VECTOR} for a release"
             require(request.sum.step == Step.VECTOR, "step of the sum", request.sum.step, rule)
             step = SumStep(request, summable(mechanism), self.secrets, self.rules)

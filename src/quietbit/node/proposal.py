@@ -14,7 +14,6 @@ from typing import final
 from attrs import frozen
 
 from quietbit.errors import InvalidParameter, require
-from quietbit.mechanism.abilities import is_unmasked
 from quietbit.mechanism.base import Mechanism, core_of
 from quietbit.mechanism.registry import identity_of
 from quietbit.node.kinds import RESPONSE, SCOUT
@@ -55,12 +54,10 @@ def propose(request: Request, rules: Rules) -> Proposal:
     _check_rows_of_round(proposed, request)
     _check_answer(proposed, request)
     _check_visibility(mechanism, request)
-    moving = proposed.moving
-    run = run_name(request.run)
-    if moving is not None and not moving.is_turn_of(run, request.round, request.node):
+    if not mechanism.is_turn_of(run_name(request.run), request.round, request.node):
         rule = f"one that is the turn of node {request.node} in round {request.round}"
         raise InvalidParameter.of("mechanism", rule, proposed.family)
-    rules.check(proposed.family, mechanism.ball.radius, proposed.sampling_rate)
+    rules.check(proposed.family, request.clip, proposed.sampling_rate)
     return Proposal(proposed, honest, noted_run(request.run, proposed.family))
 
 
@@ -95,4 +92,4 @@ def _check_visibility(mechanism: Mechanism, request: Request) -> None:
     is_unmasked_step = request.sum.step == Step.ALONE
     rule = f"{Step.ALONE} for a release outside the sum, and only for one"
     name = "step of the sum"
-    require(is_unmasked_step is is_unmasked(mechanism), name, request.sum.step, rule)
+    require(is_unmasked_step is mechanism.unmasked, name, request.sum.step, rule)

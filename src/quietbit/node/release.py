@@ -35,13 +35,17 @@ MADE_BEFORE = "The release of this round was made already: accept another reques
 
 
 def make_release(
-    proposed: ProposedMechanism, update: Any, rng: RandomBits, shaped: Uplink | None = None
+    proposed: ProposedMechanism,
+    clip: float,
+    update: Any,
+    rng: RandomBits,
+    shaped: Uplink | None = None,
 ) -> bytes:
     """Return the payload of an update, or of the zero update where it is None or cannot be sent.
 
-    ``shaped`` is an uplink of the same mechanism that knows the update's shape.
+    ``shaped`` is an uplink of the same mechanism and clip that knows the update's shape.
     """
-    uplink = proposed.uplink
+    uplink = proposed.uplink(clip)
     if update is not None:
         try:
             return (shaped or uplink).send(update, rng)
@@ -81,6 +85,11 @@ class LocalAcceptedRequest:
         self._drawn = False
         self._guard = threading.Lock()  # a late app may still be running in its own thread
 
+    @property
+    def _uplink(self) -> Uplink:
+        """The way of the release, at the clip of the request."""
+        return self._proposed.uplink(self._request.clip)
+
     def draw(self, count: int) -> NDArray[np.int64]:
         """Draw a batch of ``count`` samples' places, once per step of the release."""
         proposed = self._proposed
@@ -100,7 +109,7 @@ class LocalAcceptedRequest:
                 require(count == self._samples, "number of samples", count, rule)
             places = draw_batch(self._rng, proposed.sampling_rate, count)
             if self._batch is None:
-                self._batch = proposed.uplink.batch(self._rng)
+                self._batch = self._uplink.batch(self._rng)
             self._rows_left = places.size
             self.drawn = (self.drawn or 0) + places.size
             self._drawn = True
@@ -140,7 +149,7 @@ class LocalAcceptedRequest:
         the two releases ever leaves, and each has randomness of its own.
         """
         try:
-            payload = make_release(self._proposed, None, self._new_rng())
+            payload = make_release(self._proposed, self._request.clip, None, self._new_rng())
             if self._step is not None:
                 payload = self._step.mask_zero(payload)
         except Exception as error:  # the ledger has the release, and the server must count it
@@ -164,9 +173,11 @@ class LocalAcceptedRequest:
             self._used = True
         try:
             if self._batch is not None:
-                payload = self._proposed.uplink.send_batch(self._batch)
+                payload = self._uplink.send_batch(self._batch)
             else:
-                payload = make_release(self._proposed, update, self._rng, shaped)
+                payload = make_release(
+                    self._proposed, self._request.clip, update, self._rng, shaped
+                )
             if self._step is not None:
                 payload = self._step.mask(payload)
         except Exception as error:

@@ -2,8 +2,9 @@
 
 Idea     a request is plain values, checked when it is read: the same one can come from Flower's
          record, over a gatekeeper's socket or from any program. It describes in full the mechanism
-         that the server will decode with. The node builds the mechanism from the description and
-         computes the cost from the numbers that it will sample with; it trusts nothing else.
+         that the server will decode with, and the clip. The node builds the mechanism from the
+         description and computes the cost from the numbers that it will sample with; it trusts
+         nothing else.
 Symbols  n: clients of a sum, numbered from 1; t: threshold; k: honest clients, as the run assumes.
 Source   the steps are those of `quietbit.secagg.client`, their tables of `quietbit.secagg.codec`.
          In the active model, `identity` comes first, once per run, and returns the node's public
@@ -29,9 +30,18 @@ from quietbit.errors import (
     require,
 )
 from quietbit.kernel.base import MAX_DIMENSION
-from quietbit.mechanism.abilities import Batches, ClipMoves, SharedRows, Summable
+from quietbit.mechanism.abilities import Batches, SharedRows, Summable
+from quietbit.mechanism.ball import check_clip
 from quietbit.mechanism.base import Mechanism
-from quietbit.mechanism.registry import build, describe, described_family, family_of, identity_of
+from quietbit.mechanism.registry import (
+    build,
+    describe,
+    described_family,
+    family_of,
+    identity_of,
+    noted,
+    noted_identity,
+)
 from quietbit.node.kinds import EVALUATIONS, RESPONSE, text_of
 from quietbit.node.refusal import NotAllowed
 from quietbit.privacy.cost import Cost
@@ -119,6 +129,7 @@ class SumPart:
 class Request:
     """A request for one release of a mechanism, in a round of a run, within the run's budget.
 
+    ``clip`` is the largest norm of an update, and the unit of what the mechanism decodes.
     ``client`` is the node's number among simulated ones, used for seeded randomness only; ``sum``
     is given if the release goes into a masked sum.
     """
@@ -134,11 +145,13 @@ class Request:
     client: int | None = None
     sum: SumPart | None = None
     unit: str = Unit.CLIENT.value
+    clip: float = 1.0
 
     def __post_init__(self) -> None:
         """Refuse values of the wrong type or range."""
         put = object.__setattr__
         put(self, "round", check_int(self.round, "round", 1, MOST_ROUNDS))
+        put(self, "clip", check_clip(self.clip))
         if not isinstance(self.mechanism, str) or len(self.mechanism) > MOST_DESCRIPTION:
             rule = f"text of at most {MOST_DESCRIPTION} characters"
             raise InvalidParameter.of("description of the mechanism", rule)
@@ -249,7 +262,7 @@ def _cap(epsilon: float, delta: float, adjacency: str, unit: str, trust: Trust) 
 class ProposedMechanism:
     """A mechanism built from a request's description, with its identity (hexadecimal) and family.
 
-    Where a clip moves, the mechanisms of all rounds have one cost: ``identity`` and
+    Where rows are those of a round, the mechanisms of all rounds have one cost: ``identity`` and
     ``description`` are then those of the mechanism that stands for them (`priced_as`), so that the
     ledger notes it once.
     """
@@ -257,18 +270,12 @@ class ProposedMechanism:
     mechanism: Mechanism
     identity: str
     family: str
-    uplink: Uplink
     batches: Batches | None = field(init=False)  # the mechanism, where it releases batches
-    moving: ClipMoves | None = field(init=False)  # and where its clip moves
     rows: SharedRows | None = field(init=False)  # and where all clients keep the same rows
 
     @batches.default
     def _batches(self) -> Batches | None:
         return Batches.find(self.mechanism)
-
-    @moving.default
-    def _moving(self) -> ClipMoves | None:
-        return ClipMoves.find(self.mechanism)
 
     @rows.default
     def _rows(self) -> SharedRows | None:
@@ -301,7 +308,7 @@ class ProposedMechanism:
                 )
             mechanism = build(description, allowed)
             identity = identity_of(mechanism.priced_as).hex()
-            return ProposedMechanism(mechanism, identity, family_of(mechanism), Uplink(mechanism))
+            return ProposedMechanism(mechanism, identity, family_of(mechanism))
         except NotAllowed:
             raise
         except QuietbitError as error:
@@ -317,6 +324,16 @@ class ProposedMechanism:
             raise InvalidParameter(
                 f"The description of the mechanism cannot be read ({type(error).__name__})."
             ) from error
+
+    @staticmethod
+    def noted(description: Mapping[str, Any]) -> ProposedMechanism:
+        """Build the mechanism that a ledger notes, under the identity of what is noted."""
+        mechanism = noted(description)
+        return ProposedMechanism(mechanism, noted_identity(description), family_of(mechanism))
+
+    def uplink(self, clip: float) -> Uplink:
+        """Return the way of the mechanism's releases at a clip; those of recent ones are kept."""
+        return _uplink(self, clip)
 
     @property
     def description(self) -> Any:
@@ -352,9 +369,17 @@ class ProposedMechanism:
             ) from error
 
 
-def description_of(mechanism: Mechanism) -> str:
-    """Return the mechanism's description: one line of JSON that `ProposedMechanism.read` reads."""
-    return text_of(describe(mechanism))
+@lru_cache(maxsize=MOST_READ)
+def _uplink(proposed: ProposedMechanism, clip: float) -> Uplink:
+    return Uplink(proposed.mechanism, clip=clip)
+
+
+def description_of(mechanism: Mechanism, clip: float = 1.0) -> str:
+    """Return the mechanism's description: one line of JSON that `ProposedMechanism.read` reads.
+
+    Clients that look a description up in a table of their owner's are sent that at a ``clip``.
+    """
+    return text_of(describe(mechanism, clip))
 
 
 def noted_run(run: int, family: str) -> str:

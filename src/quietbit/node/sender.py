@@ -6,7 +6,6 @@ import os
 from typing import Any, final
 
 from quietbit.errors import require
-from quietbit.mechanism.abilities import is_turn_of
 from quietbit.mechanism.registry import family_of
 from quietbit.node.budget import epsilon_spent
 from quietbit.node.gate import LocalGate
@@ -67,7 +66,7 @@ class PrivateSender:
         number = first
         # Where some clients scout, the next round that is this sender's turn.
         for candidate in range(first, first + MOST_TURNS):
-            if is_turn_of(mechanism, run_name(self._run), candidate, 0):
+            if mechanism.is_turn_of(run_name(self._run), candidate, 0):
                 number = candidate
                 break
         return Request(
@@ -77,6 +76,7 @@ class PrivateSender:
             client=0,
             dimension=mechanism.ball.dimension,
             mechanism=description_of(mechanism),
+            clip=self._uplink.clip,
             epsilon=cap.epsilon,
             delta=cap.delta,
             adjacency=cap.adjacency.value,

@@ -62,9 +62,9 @@ def _version(layout: Layout) -> int:
 @final
 @frozen
 class Header:
-    """The header that all payloads of one mechanism share, checksums apart.
+    """The header that all payloads of one mechanism at one clip share, checksums apart.
 
-    ``identity`` names the mechanism: 32 bytes, or 24 for a body without codes.
+    ``identity`` names both: 32 bytes, or 24 for a body without codes.
 
     >>> Header(Layout.codes(3, 11), identity=bytes(32)).size
     69
@@ -94,10 +94,10 @@ class Header:
         return self.head + self.layout.size
 
     @classmethod
-    def of(cls, mechanism: Mechanism) -> Header:
-        """Return the header of a mechanism's payloads."""
+    def of(cls, mechanism: Mechanism, clip: float = 1.0) -> Header:
+        """Return the header of a mechanism's payloads at a clip."""
         layout = mechanism.layout
-        return cls(layout, identity_of(mechanism)[: IDENTITY_SIZES[_version(layout)]])
+        return cls(layout, identity_of(mechanism, clip)[: IDENTITY_SIZES[_version(layout)]])
 
     def seal(self, body_checksum: int) -> bytes:
         """Return the whole header for a body with this checksum."""
@@ -146,7 +146,7 @@ class Header:
         layout = header.layout
         hint = ""
         if header.identity != self.identity:
-            hint = " (it is a payload of another mechanism)"
+            hint = " (it is a payload of another mechanism or clip)"
         for name, rule, value in (
             ("bits of the payload", expected.bits, layout.bits),
             ("dimension of the payload", expected.count, layout.count),

@@ -1,10 +1,11 @@
 """The uplink: a client turns an update into bytes, a server turns payloads into a mean.
 
 Idea     both ends are built from the same mechanism and share only the payload. Sending is one
-         pass: the structure is read as one vector, the mechanism writes its body, the header
-         completes it. Receiving never unpacks payloads into floats: a payload is checked
-         completely, and then added to one integer per coordinate. Integer sums have no weights, so
-         payloads of equal weight share a sum.
+         pass: the structure is read as one vector, the mechanism clips it and writes its body, the
+         header completes it. Mechanisms decode in clips, and the mean is multiplied by the clip,
+         which is public and bound by the header. Receiving never unpacks payloads into floats: a
+         payload is checked completely, and then added to one integer per coordinate. Integer sums
+         have no weights, so payloads of equal weight share a sum.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from quietbit.kernel.base import Kernel
 from quietbit.kernel.rng import RandomBits, check_rng, device_rng, secure_rng
 from quietbit.kernel.select import default_kernel, select
 from quietbit.mechanism.abilities import Batches, SampleGradients
+from quietbit.mechanism.ball import check_clip
 from quietbit.mechanism.base import (
     Accumulator,
     Answers,
@@ -43,6 +45,7 @@ __all__ = [
     "OnError",
     "Received",
     "Uplink",
+    "in_units",
 ]
 
 OnError: TypeAlias = Literal["raise", "skip"]
@@ -63,7 +66,9 @@ class Received:
 @final
 @frozen(eq=False, init=False)
 class Uplink:
-    """Both halves of the path from clients to server, for one mechanism.
+    """Both halves of the path from clients to server, for one mechanism at one clip.
+
+    ``clip`` is the largest norm of an update; a longer one is scaled down to it.
 
     ``like`` is an update of the structure to expect and to rebuild (a dict, list or tuple of numpy
     or torch arrays, nested at will; the model's parameters will do); only shapes and types are
@@ -76,6 +81,7 @@ class Uplink:
     """
 
     mechanism: Mechanism
+    clip: float
     threads: int
     max_payloads: int
     kernel: str | None
@@ -89,6 +95,7 @@ class Uplink:
         self,
         mechanism: Mechanism,
         like: Any = None,
+        clip: float = 1.0,
         threads: int = 1,
         max_payloads: int = MAX_PAYLOADS,
         kernel: str | None = None,
@@ -109,13 +116,15 @@ class Uplink:
             code = select(kernel, threads=thread_count)
         else:
             code = default_kernel(threads=thread_count)
+        scale = check_clip(clip)
         self.__attrs_init__(
             mechanism,
+            scale,
             thread_count,
             check_int(max_payloads, "max_payloads", 1, 2**31 - 1),
             kernel,
             Unit(unit),
-            Header.of(mechanism),
+            Header.of(mechanism, scale),
             structure,
             expected,
             code,
@@ -138,7 +147,7 @@ class Uplink:
             kernel = self._kernel
             source = secure_rng() if rng is None else rng
         check_rng(source)
-        write = partial(self.mechanism.write, parts, source, kernel)
+        write = partial(self.mechanism.write, parts, self.clip, source, kernel)
         return build(self.header, write)
 
     def send_samples(self, gradients: Iterable[Any], rng: RandomBits | None = None) -> bytes:
@@ -157,12 +166,12 @@ class Uplink:
         source = secure_rng() if rng is None else rng
         check_rng(source)
         write_samples = SampleGradients.of(self.mechanism).write_samples
-        write = partial(write_samples, gradient_parts, source, self._kernel)
+        write = partial(write_samples, gradient_parts, self.clip, source, self._kernel)
         return build(self.header, write)
 
     def batch(self, rng: RandomBits) -> Batch:
         """Return an empty batch that clips gradients as they arrive; for mechanisms of batches."""
-        return Batches.of(self.mechanism).begin(rng, self._kernel)
+        return Batches.of(self.mechanism).begin(self.clip, rng, self._kernel)
 
     def send_batch(self, total: Batch) -> bytes:
         """Randomise, pack and frame the sum of a batch."""
@@ -281,13 +290,13 @@ class Aggregator:
         readers = [(share, total.settled().reader(total.count)) for share, total in self._shares()]
 
         def read(start: int, stop: int) -> FloatVector:
-            return _weighted([(share, reader(start, stop)) for share, reader in readers])
+            return self._weighted([(share, reader(start, stop)) for share, reader in readers])
 
         return restore(self._uplink.structure, read)
 
     def kept(self) -> FloatVector:
         """Return the mean on the rows that all clients of the round keep, for a `Downlink`."""
-        return _weighted(
+        return self._weighted(
             [
                 (share, rows_accumulator(total.settled()).kept(total.count))
                 for share, total in self._shares()
@@ -314,12 +323,17 @@ class Aggregator:
             if total.count
         ]
 
+    def _weighted(self, means: list[tuple[float, FloatVector]]) -> FloatVector:
+        """Return the sum of share times mean, in units of updates."""
+        total = means[0][1]
+        if len(means) > 1:
+            total = np.asarray(sum(share * mean for share, mean in means))
+        return in_units(total, self._uplink.mechanism, self._uplink.clip)
 
-def _weighted(means: list[tuple[float, FloatVector]]) -> FloatVector:
-    """Return the sum of share times mean; one mean alone is returned bit for bit."""
-    if len(means) == 1:
-        return means[0][1]
-    return np.asarray(sum(share * mean for share, mean in means))
+
+def in_units(mean: FloatVector, mechanism: Mechanism, clip: float) -> FloatVector:
+    """Return a mean in units of updates, from one in clips; bit for bit at clip 1."""
+    return mean if clip == 1.0 or mechanism.unitless else mean * clip
 
 
 @lru_cache(maxsize=1)

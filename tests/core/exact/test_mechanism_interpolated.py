@@ -51,7 +51,7 @@ def dense(radius: float) -> Any:
 @pytest.mark.parametrize(("beta", "clamp"), VARIANTS)
 @pytest.mark.parametrize("name", DESIGNS)
 def test_max_divergence_never_exceeds_the_l1_claim(name: str, beta: float, clamp: bool) -> None:
-    mechanism = InterpolatedMVU(DESIGNS[name], Ball(Norm.L1, 0.7, 1), beta, clamp)
+    mechanism = InterpolatedMVU(DESIGNS[name], Ball(Norm.L1, 1), beta, clamp)
     values = dense(0.7)
     law = logs(mechanism, values)
     apart = np.abs(law[:, None, :] - law[None, :, :]).max(axis=-1)
@@ -81,7 +81,7 @@ def test_two_vectors_of_an_l1_ball_stay_within_the_constant_through_the_centre(
     name: str, beta: float, clamp: bool
 ) -> None:
     """Mass spread over many coordinates against mass in few, where the losses of both add up."""
-    mechanism = InterpolatedMVU(DESIGNS[name], Ball(Norm.L1, 1.0, 4000), beta, clamp)
+    mechanism = InterpolatedMVU(DESIGNS[name], Ball(Norm.L1, 4000), beta, clamp)
     claim = mechanism.privacy(Adjacency.REPLACE_ONE).epsilon(0.0)
     assert claim <= 2 * mechanism.privacy(Adjacency.ZERO_OUT).epsilon(0.0) + 1e-9
     centre = logs(mechanism, [0.0])[0]
@@ -108,7 +108,7 @@ def test_two_vectors_of_an_l1_ball_stay_within_the_constant_through_the_centre(
 def test_renyi_divergence_never_exceeds_the_claim(
     name: str, beta: float, clamp: bool, norm: Norm
 ) -> None:
-    mechanism = InterpolatedMVU(DESIGNS[name], Ball(norm, 0.7, 1), beta, clamp)
+    mechanism = InterpolatedMVU(DESIGNS[name], Ball(norm, 1), beta, clamp)
     values = dense(0.7)
     law = logs(mechanism, values)
     centre = np.flatnonzero(values == 0.0)
@@ -124,7 +124,7 @@ def test_renyi_divergence_never_exceeds_the_claim(
 @pytest.mark.parametrize("norm", Norm)
 def test_vectors_on_the_sphere_stay_within_the_claim(name: str, norm: Norm) -> None:
     """Three coordinates: divergences of independent coordinates add up."""
-    ball = Ball(norm, 1.0, 3)
+    ball = Ball(norm, 3)
     mechanism = InterpolatedMVU(DESIGNS[name], ball, 3.0)
     rng = np.random.default_rng(0)
     points = rng.normal(size=(40, 3)) * rng.integers(0, 2, size=(40, 3)) + 1e-12

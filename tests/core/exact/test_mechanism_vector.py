@@ -51,7 +51,7 @@ def caught(mechanism: Any, update: Any) -> tuple[Any, Any]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(type(KERNEL), "search", staticmethod(search))
-        mechanism.write([np.asarray(update)], seeded_rng(0), KERNEL, np.zeros(24, np.uint8))
+        mechanism.write([np.asarray(update)], 1.0, seeded_rng(0), KERNEL, np.zeros(24, np.uint8))
     return found[0]
 
 
@@ -112,7 +112,7 @@ def worst_excess(mechanism: Any, adjacency: Adjacency, sampled: Any = None) -> f
 
 
 def made(profile: Profile, dimension: int, keep: int) -> VectorMVU:
-    return VectorMVU(profile, Ball(Norm.L2, 1.0, dimension), keep)
+    return VectorMVU(profile, Ball(Norm.L2, dimension), keep)
 
 
 @pytest.mark.parametrize("adjacency", Adjacency)

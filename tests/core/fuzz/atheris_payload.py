@@ -45,7 +45,7 @@ def main() -> None:
     )
     rows = np.array([[0.5, 0.25, 0.125, 0.125], [0.125, 0.125, 0.25, 0.5]])
     two = Design(DesignSpec(2, 2, 2.0), rows, np.array([0.0, 0.25, 0.75, 1.0]))
-    ball = Ball(Norm.L2, 1.0, 13)
+    ball = Ball(Norm.L2, 13)
     uplinks = [
         Uplink(found)
         for found in (InterpolatedMVU(bit, ball), InterpolatedMVU(two, ball), Gaussian(ball, 1.0))

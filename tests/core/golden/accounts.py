@@ -24,7 +24,6 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from quietbit.design.profile import Profile
 from quietbit.design.table import Design, DesignSpec, exact_rows
-from quietbit.mechanism.adaptive_clip import AdaptiveClip
 from quietbit.mechanism.additive import Gaussian
 from quietbit.mechanism.ball import Ball, Norm
 from quietbit.mechanism.interpolated import InterpolatedMVU
@@ -41,7 +40,7 @@ from quietbit_lab.shuffle.observers import shuffled_privacy
 SEED, COUNT = 20_261_116, 2000
 MODES = ("planned", "adaptive")
 STORED = Path(__file__).with_name("accounts.npz")
-ROUND, POINTED = Ball(Norm.L2, 0.7, 4096), Ball(Norm.L1, 0.7, 257)
+ROUND, POINTED = Ball(Norm.L2, 4096), Ball(Norm.L1, 257)
 STRENGTHS = (0.05, 0.2, 0.7, 1.5, 4.0)
 KINDS = (
     "gaussian",
@@ -129,7 +128,7 @@ def binomial(epsilon: float) -> Design:
 def mechanism(kind: str, strength: float) -> Any:
     """A mechanism of this kind; ``strength`` is about its epsilon."""
     if kind.startswith("watched-"):  # `cost` adds an answer of its own to it
-        return AdaptiveClip(mechanism(kind.removeprefix("watched-"), strength), 0.7)
+        return mechanism(kind.removeprefix("watched-"), strength)
     noise = 1 / strength
     table = {
         "gaussian": lambda: Gaussian(ROUND, 3 * noise),

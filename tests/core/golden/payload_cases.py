@@ -16,11 +16,11 @@ import numpy as np
 from quietbit.design.profile import Profile
 from quietbit.design.table import Design, DesignSpec
 from quietbit.kernel.rng import seeded_rng
-from quietbit.mechanism.adaptive_clip import AdaptiveClip
 from quietbit.mechanism.additive import Gaussian
 from quietbit.mechanism.ball import Ball, Norm
 from quietbit.mechanism.interpolated import InterpolatedMVU
 from quietbit.mechanism.rotation import Rotation
+from quietbit.mechanism.scouts import Scouted
 from quietbit.mechanism.vector import VectorMVU
 from quietbit.wire.uplink import Uplink
 from quietbit_lab.baseline.dithered import DitheredMVU
@@ -29,8 +29,9 @@ from quietbit_lab.baseline.skellam import Skellam
 
 FOLDER = Path(__file__).parent / "payloads"
 DIMENSION = 21
-ROUND, POINTED = Ball(Norm.L2, 1.5, DIMENSION), Ball(Norm.L1, 1.5, DIMENSION)
-UPDATE = np.linspace(-1.0, 2.0, DIMENSION).astype(np.float32)  # outside both balls: it is clipped
+ROUND, POINTED = Ball(Norm.L2, DIMENSION), Ball(Norm.L1, DIMENSION)
+CLIP = 1.5
+UPDATE = np.linspace(-1.0, 2.0, DIMENSION).astype(np.float32)  # longer than the clip
 
 
 def design(bits: int) -> Design:
@@ -59,12 +60,9 @@ CASES: dict[str, Any] = {
     "v2_vmvu_seed": VectorMVU(
         Profile.from_weights([0.5], [1.0, 4.0]), ROUND, keep=16, rotation_seed=3
     ),
-    "clip_imvu_3bit": AdaptiveClip(InterpolatedMVU(design(3), ROUND, decoder="alphabet"), 0.75),
-    "clip_vmvu_seed": AdaptiveClip(
-        VectorMVU(Profile.from_weights([0.5], [1.0, 4.0]), ROUND, keep=16, rotation_seed=3),
-        6.0,
-        20,
-        0.5,
+    "clip_imvu_3bit": InterpolatedMVU(design(3), ROUND, decoder="alphabet"),
+    "clip_vmvu_seed": Scouted(
+        VectorMVU(Profile.from_weights([0.5], [1.0, 4.0]), ROUND, keep=16, rotation_seed=3), 20, 0.5
     ),
     "rotated_imvu_1bit": InterpolatedMVU(
         design(1), ROUND, beta=2.0, clamp=True, rotation=Rotation(8, seed=3)
@@ -73,14 +71,21 @@ CASES: dict[str, Any] = {
     "rows_vmvu_shared": VectorMVU(
         Profile.from_weights([0.5], [1.0, 4.0]), ROUND, keep=16, rotation_seed=3, rows=5
     ),
+    "clip_gaussian": Gaussian(ROUND, 0.5),
 }
+CLIPS = {"v1_gaussian": 1.0, "v1_laplace": 1.0, "clip_imvu_3bit": 0.75, "clip_vmvu_seed": 6.0}
+
+
+def uplink(name: str) -> Uplink:
+    """The way of a case's payloads, at its clip."""
+    return Uplink(CASES[name], clip=CLIPS.get(name, CLIP))
 
 
 def payload(name: str) -> bytes:
     """What the case sends, with words seeded by its place in the list."""
     names = [*CASES]
     names.insert(names.index("v2_vmvu_seed") + 1, "v2_vmvu_direct")  # gone; others keep their seed
-    return Uplink(CASES[name]).send(UPDATE, seeded_rng(names.index(name)))
+    return uplink(name).send(UPDATE, seeded_rng(names.index(name)))
 
 
 def main() -> None:

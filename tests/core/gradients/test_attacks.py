@@ -390,7 +390,7 @@ def test_orthogonal_weights_decide_nothing(tmp_path):
     batch that was dropped would be a release of about zero.
     """
     samples = 200
-    mechanism = PoissonBatch(Gaussian(Ball(Norm.L2, 1.0, DIMENSION), 1e-3), 100, 0.5)
+    mechanism = PoissonBatch(Gaussian(Ball(Norm.L2, DIMENSION), 1e-3), 100, 0.5)
     rules = {
         "unit": "sample",
         "data_set": "ward 7",

@@ -37,10 +37,10 @@ def test_every_statistic_is_named_at_once_before_anything_is_sent():
     with pytest.raises(
         InvalidParameter, match=r"6 arrays are not trainable .*quietbit\.group_norm"
     ) as refused:
-        Ball.of(state, 1.0)
+        Ball.of(state)
     assert all(name in str(refused.value) for name in OFFENDERS)
     dimension = sum(value.numel() for value in state.values())
-    uplink = Uplink(Gaussian(Ball(Norm.L2, 1.0, dimension), 1.0))
+    uplink = Uplink(Gaussian(Ball(Norm.L2, dimension), 1.0))
     for attempt in (
         lambda: Uplink(uplink.mechanism, like=state),
         lambda: uplink.send(state, Untouched()),
@@ -79,7 +79,7 @@ class Untouched:
 )
 def test_a_ball_of_what_is_no_model_is_refused(arrays, says):
     with pytest.raises(InvalidParameter, match=says):
-        Ball.of(arrays, 1.0)
+        Ball.of(arrays)
 
 
 def test_a_ball_counts_parameters_of_any_library_and_type():
@@ -88,7 +88,7 @@ def test_a_ball_counts_parameters_of_any_library_and_type():
         "b": torch.zeros(5, dtype=torch.bfloat16),
         "scale": np.zeros(()),
     }
-    assert Ball.of(arrays, 0.5, Norm.L1) == Ball(Norm.L1, 0.5, 12)
+    assert Ball.of(arrays, Norm.L1) == Ball(Norm.L1, 12)
 
 
 def test_the_helped_model_computes_learns_and_travels():
@@ -107,8 +107,8 @@ def test_the_helped_model_computes_learns_and_travels():
     assert bool(
         (model.eval()(images) == model.train()(images)).all()
     )  # no mode in which it is another model
-    ball = Ball.of(model.state_dict(), 100.0)
-    uplink = Uplink(Gaussian(ball, 1e-6), like=model.state_dict())
+    ball = Ball.of(model.state_dict())
+    uplink = Uplink(Gaussian(ball, 1e-6), like=model.state_dict(), clip=100)
     update = {name: before[name] - value for name, value in model.state_dict().items()}
     mean = uplink.receive([uplink.send(update)])
     assert all(torch.allclose(mean[name], update[name], atol=1e-2) for name in update)

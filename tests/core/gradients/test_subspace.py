@@ -73,8 +73,8 @@ def test_a_private_mean_in_the_subspace_is_nearer_than_one_of_all_numbers() -> N
     mean = updates.mean(axis=0)
     space = Subspace.of_gradients(gradients(30), RANK)
     target = {"epsilon": 1.0, "delta": 1e-5, "releases": 1, "adjacency": "zero-out"}
-    whole = Uplink(calibrate("vmvu", ball=Ball("l2", 1.0, DIMENSION), **target).mechanism)
-    few = Uplink(calibrate("vmvu", ball=Ball("l2", 1.0, RANK), **target).mechanism)
+    whole = Uplink(calibrate("vmvu", ball=Ball("l2", DIMENSION), **target).mechanism)
+    few = Uplink(calibrate("vmvu", ball=Ball("l2", RANK), **target).mechanism)
     from_whole = whole.receive([whole.send(update) for update in updates])
     payloads = [few.send(space.coordinates(update)) for update in updates]
     assert len(payloads[0]) == 80
@@ -86,7 +86,7 @@ def test_a_private_mean_in_the_subspace_is_nearer_than_one_of_all_numbers() -> N
 def test_a_malicious_map_costs_accuracy_and_no_epsilon(stretch: float) -> None:
     """However a server scales a victim, the payload is that of an update of length 1."""
     found = calibrate(
-        "vmvu", ball=Ball("l2", 1.0, 1), epsilon=1.0, delta=0.0, releases=1, adjacency="zero-out"
+        "vmvu", ball=Ball("l2", 1), epsilon=1.0, delta=0.0, releases=1, adjacency="zero-out"
     )
     assert found.guarantee.epsilon_upper <= 1.0
     uplink = Uplink(found.mechanism)

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from attrs import evolve
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -387,10 +388,11 @@ def test_clipped_codes_are_those_of_the_clip_factor(
     kernel: Any, order: Any, index: int, radius: float
 ) -> None:
     sampler, inputs = SAMPLERS[index], update(length(kernel, 5003), index)
+    in_clips = evolve(sampler, scale=sampler.scale / radius)
     factor = Clip.of(REFERENCE.norm(inputs, order), radius, order).factor
     assert (factor == 1.0) == (radius > 1000)
     expected = REFERENCE.pack(
-        REFERENCE.sample(sampler, inputs, seeded_rng(5), factor=factor), sampler.bits
+        REFERENCE.sample(in_clips, inputs, seeded_rng(5), factor=factor), sampler.bits
     )
     parts = [inputs[:701], inputs[701:701], inputs[701:].astype(np.float64)]
     for same in (inputs, inputs.astype(np.float64), parts):
@@ -398,7 +400,7 @@ def test_clipped_codes_are_those_of_the_clip_factor(
         if same is parts:  # blocks begin with each array, so the norm may differ in its last bit
             factor = Clip.of(REFERENCE.norm(parts, order), radius, order).factor
             expected = REFERENCE.pack(
-                REFERENCE.sample(sampler, inputs, seeded_rng(5), factor=factor), sampler.bits
+                REFERENCE.sample(in_clips, inputs, seeded_rng(5), factor=factor), sampler.bits
             )
         kernel.sample_clipped(sampler, same, order, radius, seeded_rng(5), out)
         assert out.tobytes() == expected
@@ -413,7 +415,8 @@ def rotated(index: int, size: int, block: int, radius: float) -> tuple[Any, byte
         inputs, 9, block, factor=Clip.rotated(REFERENCE.norm(inputs, 2), radius).factor
     )
     assert np.linalg.norm(own.astype(np.float64)) < radius
-    return inputs, REFERENCE.pack(REFERENCE.sample(sampler, own, seeded_rng(5)), sampler.bits)
+    in_clips = evolve(sampler, scale=sampler.scale / radius)
+    return inputs, REFERENCE.pack(REFERENCE.sample(in_clips, own, seeded_rng(5)), sampler.bits)
 
 
 @pytest.mark.parametrize("index", [0, 3, 4])

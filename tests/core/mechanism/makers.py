@@ -13,9 +13,9 @@ from quietbit import Ball, Gaussian, InterpolatedMVU, Norm
 from quietbit.design.profile import Profile
 from quietbit.design.table import Design, DesignSpec, exact_row
 from quietbit.kernel.rng import seeded_rng
-from quietbit.mechanism.adaptive_clip import AdaptiveClip
 from quietbit.mechanism.projected import Projected
 from quietbit.mechanism.rotation import rotation_for
+from quietbit.mechanism.scouts import Scouted
 from quietbit.mechanism.vector import VectorMVU
 from quietbit_lab.baseline.dithered import DitheredMVU
 from quietbit_lab.baseline.noise import Laplace, Sign
@@ -23,9 +23,8 @@ from quietbit_lab.baseline.skellam import IndependentSkellam, Skellam
 from quietbit_lab.design.search import solve
 
 WIDTH = 67
-RADIUS = 0.7
-ROUND = Ball(Norm.L2, RADIUS, WIDTH)
-POINTED = Ball(Norm.L1, RADIUS, WIDTH)
+ROUND = Ball(Norm.L2, WIDTH)
+POINTED = Ball(Norm.L1, WIDTH)
 
 
 @cache
@@ -81,9 +80,9 @@ MECHANISMS: dict[str, Any] = {
     "vmvu seed all rows": VectorMVU(STAIRS, ROUND, keep=128, rotation_seed=5),
     "vmvu shared rows": VectorMVU(STEP, ROUND, keep=32, rows=7),
 }
-# The same in a round whose clip is another than their own radius, and which clients scout for.
+# The same in a run that clients scout for.
 MECHANISMS |= {
-    f"watched {name}": AdaptiveClip(MECHANISMS[name], 1.9, 20, 0.3)
+    f"scouted {name}": Scouted(MECHANISMS[name], 20, 0.3)
     for name in (
         "imvu one bit l1 beta 8",
         "imvu three bits five levels",
@@ -92,9 +91,7 @@ MECHANISMS |= {
         "vmvu seed",
     )
 }
-MECHANISMS["watched kept"] = AdaptiveClip(
-    Projected(InterpolatedMVU(design(), Ball(Norm.L2, RADIUS, 16)), ROUND), 0.2
-)
+MECHANISMS["kept"] = Projected(InterpolatedMVU(design(), Ball(Norm.L2, 16)), ROUND)
 
 
 class CountingWords:
@@ -109,7 +106,7 @@ class CountingWords:
 
 
 def update(ball: Ball, seed: int = 0, share: float = 0.9) -> Any:
-    """A vector of ``share`` times the radius, with entries of all sizes."""
+    """A vector of ``share`` times the clip, with entries of all sizes."""
     rng = np.random.default_rng(seed)
     values = rng.normal(size=ball.dimension) * 10.0 ** rng.uniform(-2, 0, size=ball.dimension)
-    return values * (share * ball.radius / np.linalg.norm(values, ord=ball.norm.order))
+    return values * (share / np.linalg.norm(values, ord=ball.norm.order))

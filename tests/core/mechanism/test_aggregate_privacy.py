@@ -20,7 +20,7 @@ DESIGN = closed_design(DesignSpec(2, 1, 0.5))
 @pytest.mark.parametrize("norm", list(Norm))
 @pytest.mark.parametrize("clamp", [False, True])
 def test_a_sum_is_never_worse_than_one_client(norm: Norm, clamp: bool) -> None:
-    mechanism = InterpolatedMVU(DESIGN, Ball(norm, 1.0, 30), 1.5, clamp)
+    mechanism = InterpolatedMVU(DESIGN, Ball(norm, 30), 1.5, clamp)
     for adjacency in list(Adjacency)[: 1 + clamp]:
         alone, together = mechanism.privacy(adjacency), mechanism.sum_privacy(80, adjacency)
         for alpha in (1.01, 1.5, 2.5, 8.0, 300.0, 1e6):
@@ -30,13 +30,13 @@ def test_a_sum_is_never_worse_than_one_client(norm: Norm, clamp: bool) -> None:
 
 
 def test_wide_codes_are_refused() -> None:
-    mechanism = InterpolatedMVU(closed_design(DesignSpec(2, 2, 1.0)), Ball(Norm.L2, 1.0, 3))
+    mechanism = InterpolatedMVU(closed_design(DesignSpec(2, 2, 1.0)), Ball(Norm.L2, 3))
     with refuses("output bits of the design", 2):
         mechanism.sum_privacy(10, Adjacency.ZERO_OUT)
 
 
 def test_codes_through_masks_give_the_mean_of_the_decoded_codes() -> None:
-    mechanism = InterpolatedMVU(DESIGN, Ball(Norm.L2, 1.0, 9), 2.0, True, "unbiased-at-zero")
+    mechanism = InterpolatedMVU(DESIGN, Ball(Norm.L2, 9), 2.0, True, "unbiased-at-zero")
     rng = seeded_rng(4)
     codes = {i: encode(mechanism, np.full(9, 0.1 * i / 3), rng) for i in range(1, 6)}
     found = simulate_secure_sum(SumPlan(5, 3, 9, b"mean"), codes, gone_before_masking=[2])

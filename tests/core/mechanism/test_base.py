@@ -27,7 +27,7 @@ def test_layouts_that_are_none_are_refused(bits: int, count: int) -> None:
 
 
 def test_a_value_is_within_the_radius() -> None:
-    noise = Laplace(Ball(Norm.L1, 1.0, 2), 1.0)
+    noise = Laplace(Ball(Norm.L1, 2), 1.0)
     assert noise.expectation(-1.0) == -1.0
     for asked in (noise.expectation, noise.variance):
         for value in (1.1, math.nan):
@@ -53,7 +53,7 @@ def test_sums_are_for_mechanisms_with_an_account_of_sums() -> None:
     one = MECHANISMS["imvu one bit l2"]
     assert summable(one) is one
     with refuses("mechanism", "Gaussian"):
-        summable(Gaussian(Ball("l2", 1.0, 3), 1.0))
+        summable(Gaussian(Ball("l2", 3), 1.0))
 
 
 def test_something_that_cannot_write_is_no_mechanism() -> None:

@@ -25,7 +25,7 @@ from quietbit.wire.uplink import Uplink
 from quietbit_lab.baseline.noise import Laplace
 from refusals import refuses
 
-BALL = Ball(Norm.L2, 1.0, 64)
+BALL = Ball(Norm.L2, 64)
 ZERO_OUT, REPLACE = Adjacency.ZERO_OUT, Adjacency.REPLACE_ONE
 
 
@@ -107,7 +107,7 @@ def test_divergences_of_one_bit_bound_those_of_brute_force_both_ways_round(rate:
     """Six coordinates, all 64 outcomes, one sample that moves the input from several places in
     several directions.
     """
-    ball = Ball(Norm.L2, 1.0, 6)
+    ball = Ball(Norm.L2, 6)
     found = calibrate(
         "imvu", ball=ball, epsilon=3.0, delta=1e-5, adjacency="zero-out", rotate=False
     )
@@ -144,7 +144,7 @@ def test_mechanisms_without_a_gaussian_pair_are_refused_where_batches_are_drawn(
     with refuses("slope of the cost"):
         PoissonBatch(skellam, 50, 0.1).privacy(ZERO_OUT, 50)
     with refuses("norm of the ball", "l1"):
-        PoissonBatch(Laplace(Ball(Norm.L1, 1.0, 8), 1.0), 50, 0.1)
+        PoissonBatch(Laplace(Ball(Norm.L1, 8), 1.0), 50, 0.1)
     with refuses("samples", 5000):
         PoissonBatch(Gaussian(BALL, 0.05), 50, 0.1).privacy(ZERO_OUT, 5000)
 
@@ -182,7 +182,7 @@ def test_one_sample_that_is_not_finite_takes_nothing_from_the_others(
     bad = np.insert(good, 2, spoilt, axis=0)
     sums = []
     for rows in (good, bad):
-        total = BatchSum(batch, seeded_rng(5), default_kernel())
+        total = BatchSum(batch, 1.0, seeded_rng(5), default_kernel())
         total.add(rows)
         sums.append(total._total)
     np.testing.assert_array_equal(*sums)
@@ -190,7 +190,7 @@ def test_one_sample_that_is_not_finite_takes_nothing_from_the_others(
 
 def test_a_sum_of_far_more_rows_than_expected_is_not_rounded_apart() -> None:
     total = BatchSum(
-        PoissonBatch(Gaussian(Ball(Norm.L2, 1.0, 2), 1e-3), 1, 0.5), seeded_rng(1), default_kernel()
+        PoissonBatch(Gaussian(Ball(Norm.L2, 2), 1e-3), 1, 0.5), 1.0, seeded_rng(1), default_kernel()
     )
     rows = np.concatenate([[[1.0, 0.0]], np.full((5000, 2), 2.0**-54), [[-1.0, 0.0]]])
     total.add(rows)
@@ -201,7 +201,7 @@ def test_a_sum_of_far_more_rows_than_expected_is_not_rounded_apart() -> None:
 
 
 def test_rows_of_another_length_are_refused() -> None:
-    total = BatchSum(one_bit(4, 0.1), seeded_rng(5), default_kernel())
+    total = BatchSum(one_bit(4, 0.1), 1.0, seeded_rng(5), default_kernel())
     for rows in (np.zeros((2, 63)), np.zeros(64)):
         with refuses("gradients"):
             total.add(rows)

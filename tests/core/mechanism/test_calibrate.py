@@ -27,8 +27,8 @@ KINDS = {
     "sign": Sign,
     "skellam": Skellam,
 }
-L2 = Ball(Norm.L2, 1.0, 500)
-L1 = Ball(Norm.L1, 1.0, 500)
+L2 = Ball(Norm.L2, 500)
+L1 = Ball(Norm.L1, 500)
 BALLS = {
     "imvu": (L1, L2),
     "mvu": (L1, L2),
@@ -96,7 +96,7 @@ def test_one_bit_has_the_gaussians_error_in_many_dimensions() -> None:
     """Clamped to a tenth of the radius, bits are dominated by a Gaussian pair of 1.9 % more
     variance.
     """
-    wide = Ball(Norm.L2, 1.0, 10_000)
+    wide = Ball(Norm.L2, 10_000)
     for epsilon in (1.0, 3.0, 8.0):
         for releases in (1, 10, 50, 1000):
             for adjacency in Adjacency:
@@ -220,7 +220,7 @@ def test_steep_designs_say_how_steep_doubles_made_them(epsilon: float) -> None:
     """
     found = calibrate(
         "imvu",
-        ball=Ball(Norm.L1, 1.0, 1),
+        ball=Ball(Norm.L1, 1),
         epsilon=epsilon,
         delta=1e-5,
         adjacency=Adjacency.ZERO_OUT,

@@ -15,7 +15,7 @@ from quietbit.mechanism.interpolated import InterpolatedMVU
 from quietbit.target import Adjacency, Trust
 from refusals import refuses
 
-BALL = Ball(Norm.L2, 2.0, 5000)
+BALL = Ball(Norm.L2, 5000)
 
 
 @pytest.mark.parametrize("adjacency", list(Adjacency))
@@ -29,7 +29,7 @@ def test_meets_the_target_from_below(adjacency: Adjacency) -> None:
     again = (found.mechanism.sum_privacy(300, adjacency) * 20).epsilon(1e-5)
     assert again == found.guarantee.epsilon_upper
     assert found.wire_bits == math.ceil(math.log2(301)) == 9
-    assert found.clamped_at == 2.0 / found.mechanism.beta
+    assert found.clamped_at == 1 / found.mechanism.beta
     assert not found.saturated
 
 
@@ -50,7 +50,7 @@ def test_fewer_honest_clients_cost_accuracy_and_no_bits() -> None:
 
 
 def test_a_low_dimension_does_not_end_in_bare_signs() -> None:
-    small = Ball(Norm.L2, 1.0, 30)
+    small = Ball(Norm.L2, 30)
     found = calibrate_sum(
         ball=small, epsilon=1.0, delta=1e-5, adjacency=Adjacency.ZERO_OUT, clients=100
     )
@@ -59,7 +59,7 @@ def test_a_low_dimension_does_not_end_in_bare_signs() -> None:
 
 
 def test_a_sum_of_codes_gives_the_mean_of_what_they_stand_for() -> None:
-    ball = Ball(Norm.L2, 1.0, 50)
+    ball = Ball(Norm.L2, 50)
     design = closed_design(DesignSpec(2, 1, 2.0))
     mechanism = InterpolatedMVU(design, ball, 2.0, True, "unbiased-at-zero")
     codes = [encode(mechanism, ball.clip(np.linspace(-1, 1, 50)), seeded_rng(k)) for k in range(7)]

@@ -13,13 +13,13 @@ from quietbit.privacy.cost import Cost
 from quietbit.target import Adjacency
 from refusals import refuses
 
-BALL = Ball(Norm.L2, 2.0, 5)
+BALL = Ball(Norm.L2, 5)
 
 
 def test_the_curve_is_the_textbook_one() -> None:
     mechanism = Gaussian(BALL, 1.5)
     zero, replace = mechanism.privacy(Adjacency.ZERO_OUT), mechanism.privacy(Adjacency.REPLACE_ONE)
-    assert zero.rdp(3.0) == pytest.approx(3.0 * 2.0**2 / (2 * mechanism.sigma**2), rel=1e-12)
+    assert zero.rdp(3.0) == pytest.approx(3.0 / (2 * 1.5**2), rel=1e-12)
     assert replace.rdp(3.0) == pytest.approx(4 * zero.rdp(3.0), rel=1e-12)
     assert zero.slope >= 1 / (2 * 1.5**2)
     assert math.isinf(zero.epsilon(0.0))
@@ -42,6 +42,6 @@ def test_multipliers_out_of_range_are_refused(multiplier: Any) -> None:
 
 def test_another_norm_is_refused() -> None:
     with refuses("norm of the ball", "l1"):
-        Gaussian(Ball(Norm.L1, 1.0, 5), 1.0)
+        Gaussian(Ball(Norm.L1, 5), 1.0)
     with refuses("ball", "float"):
         Gaussian(3.0, 1.0)  # type: ignore[arg-type]

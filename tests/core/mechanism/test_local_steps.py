@@ -21,7 +21,7 @@ from quietbit.wire.uplink import Uplink
 from refusals import refuses
 
 DIMENSION = 300
-BALL = Ball(Norm.L2, 1.0, DIMENSION)
+BALL = Ball(Norm.L2, DIMENSION)
 STEP = PoissonBatch(Gaussian(BALL, 0.01), 50, 0.1)
 
 
@@ -52,7 +52,7 @@ def test_what_is_decoded_has_the_mean_of_the_difference(bits: int) -> None:
     aggregator = uplink.aggregator()
     rng = seeded_rng(bits)
     for _ in range(count):
-        batch = site.begin(rng, kernel)
+        batch = site.begin(1.0, rng, kernel)
         batch.add(row)
         changed = batch.step()
         assert changed is not None
@@ -71,7 +71,7 @@ def test_an_app_that_stops_early_is_not_told_from_one_that_does_not() -> None:
     site, kernel = LocalSteps(STEP, 9, 1.0, 8), default_kernel()
     means = []
     for taken in (0, 4, 9):
-        batch = site.begin(seeded_rng(taken), kernel)
+        batch = site.begin(1.0, seeded_rng(taken), kernel)
         for _ in range(taken):
             batch.step()
         uplink = Uplink(site)
@@ -83,7 +83,7 @@ def test_an_app_that_stops_early_is_not_told_from_one_that_does_not() -> None:
 
 
 def test_no_step_beyond_the_last() -> None:
-    batch = LocalSteps(STEP, 2, 1.0).begin(seeded_rng(1), default_kernel())
+    batch = LocalSteps(STEP, 2, 1.0).begin(1.0, seeded_rng(1), default_kernel())
     assert batch.step() is not None
     assert batch.step() is None
     with refuses("number of steps", 3):
@@ -108,7 +108,7 @@ def test_any_mechanism_of_batches_takes_steps() -> None:
         ((STEP, 2, 0.0), "local_rate"),
         ((STEP, 2, 1.0, 9), "local_bits"),
         ((LocalSteps(STEP, 2, 1.0), 2, 1.0), "inner"),
-        ((PoissonBatch(Gaussian(Ball(Norm.L2, 1.0, 2**28), 0.1), 50, 0.1), 65, 1.0), "local_steps"),
+        ((PoissonBatch(Gaussian(Ball(Norm.L2, 2**28), 0.1), 50, 0.1), 65, 1.0), "local_steps"),
     ],
 )
 def test_refusals(arguments: tuple[object, ...], name: str) -> None:
@@ -133,7 +133,7 @@ def test_updates_and_bad_payloads_are_refused() -> None:
     body[:4] = np.frombuffer(np.float32(0.9 * site._longest).tobytes(), dtype=np.uint8)
     with pytest.raises(InvalidPayload, match="length of the payload"):
         accumulator.check(body)
-    odd = LocalSteps(PoissonBatch(Gaussian(Ball(Norm.L2, 1.0, 301), 0.01), 50, 0.1), 2, 1.0, 3)
+    odd = LocalSteps(PoissonBatch(Gaussian(Ball(Norm.L2, 301), 0.01), 50, 0.1), 2, 1.0, 3)
     body = np.zeros(odd.layout.size, dtype=np.uint8)
     body[:4], body[-1] = np.frombuffer(np.float32(0.5).tobytes(), dtype=np.uint8), 128
     with pytest.raises(InvalidPayload, match="padding"):

@@ -50,14 +50,14 @@ def test_an_honest_client_at_the_clip_is_longer_with_the_stated_chance_at_most(
     quantile.
     """
     loose = 1.7 if dimension == 1 else 1.3
-    length = normal_length_upper(dimension, 2.0, ratio)
-    law = stats.ncx2(dimension, (2.0 / ratio) ** 2)
+    length = normal_length_upper(dimension, ratio)
+    law = stats.ncx2(dimension, (1.0 / ratio) ** 2)
     assert law.sf((length / ratio) ** 2) <= RISK
     assert law.sf((length / ratio / loose) ** 2) > RISK  # it can fail
     waits = stats.gamma(dimension)
-    both = exponential_length_upper(dimension, 2.0, ratio)
-    assert waits.sf((both - 2.0) / ratio) <= RISK
-    assert waits.sf((both - 2.0) / ratio / loose) > RISK
+    both = exponential_length_upper(dimension, ratio)
+    assert waits.sf((both - 1.0) / ratio) <= RISK
+    assert waits.sf((both - 1.0) / ratio / loose) > RISK
 
 
 @pytest.mark.parametrize("multiplier", [0.3, 3.0])
@@ -65,7 +65,7 @@ def test_skellam_noise_is_longer_with_the_stated_chance_at_most(multiplier: floa
     """Of eight coordinates, each rounded away from zero, by adding up the exact law of every
     square.
     """
-    mechanism = Skellam(Ball(Norm.L2, 1.0, 8), multiplier, bits=6)
+    mechanism = Skellam(Ball(Norm.L2, 8), multiplier, bits=6)
     each = math.ceil(mechanism.scale / math.sqrt(8))
     law: dict[int, float] = {0: 1.0}
     places = np.arange(-400, 401)
@@ -97,7 +97,7 @@ def test_honest_clients_are_taken_in(name: str) -> None:
 
 def test_where_lengths_differ_there_is_a_test() -> None:
     """And nowhere else: bits have one length, and seeds stand for noise."""
-    assert {name.removeprefix("watched ").split()[0] for name in TESTED} == {
+    assert {name.removeprefix("scouted ").split()[0] for name in TESTED} == {
         "gaussian",
         "independent",
         "laplace",
@@ -105,7 +105,7 @@ def test_where_lengths_differ_there_is_a_test() -> None:
     }
 
 
-@pytest.mark.parametrize("name", ["gaussian", "laplace", "watched gaussian"])
+@pytest.mark.parametrize("name", ["gaussian", "laplace", "scouted gaussian"])
 @pytest.mark.parametrize("times", [3.0, -3.0])
 def test_a_scaled_release_is_an_outlier(name: str, times: float) -> None:
     """Every float of it is one that the test of single floats takes."""
@@ -128,7 +128,7 @@ def test_the_longest_codes_are_outliers() -> None:
 
 
 def test_steps_of_a_site_are_tested_as_a_whole() -> None:
-    site = LocalSteps(PoissonBatch(Gaussian(Ball(Norm.L2, 2.0, 64), 0.01), 10, 0.5), 5, 0.1, 8)
+    site = LocalSteps(PoissonBatch(Gaussian(Ball(Norm.L2, 64), 0.01), 10, 0.5), 5, 0.1, 8)
     assert honest_length(site) < 1.2 * 5 * 0.1 * honest_length(site.inner)
     scale = np.float32(0.5 * honest_length(site))
     with pytest.raises(Outlier):

@@ -71,7 +71,7 @@ def installed(tmp_path, monkeypatch):
 
 def test_its_word_leads_to_it_and_a_description_back(installed):
     assert registry.family("linear-bit") is installed.FAMILY
-    mechanism = installed.LinearBit(quietbit.Ball("l1", 1.0, 30), 0.5)
+    mechanism = installed.LinearBit(quietbit.Ball("l1", 30), 0.5)
     assert registry.build(registry.describe(mechanism)) == mechanism
     assert registry.identity_of(mechanism) != registry.identity_of(
         installed.LinearBit(mechanism.ball, 0.25)
@@ -79,7 +79,7 @@ def test_its_word_leads_to_it_and_a_description_back(installed):
 
 
 def test_uplink_and_audit(installed):
-    mechanism = installed.LinearBit(quietbit.Ball("l1", 1.0, 30), 0.9)
+    mechanism = installed.LinearBit(quietbit.Ball("l1", 30), 0.9)
     uplink = quietbit.Uplink(mechanism)
     update = np.linspace(-1, 1, 30) / 20
     mean = uplink.receive([uplink.send(update, quietbit.seeded_rng(k)) for k in range(2000)])
@@ -93,7 +93,7 @@ def test_uplink_and_audit(installed):
 
 
 def test_calibrate_and_plan_meet_the_same_target(installed):
-    ball = quietbit.Ball("l1", 1.0, 39)
+    ball = quietbit.Ball("l1", 39)
     found = quietbit.calibrate(
         "linear-bit", ball=ball, epsilon=6.0, delta=0.0, adjacency="zero-out", releases=4
     )
@@ -146,7 +146,7 @@ def offer(folder, family, kind=""):
     forget()
 
 
-BALL = quietbit.Ball("l2", 1.0, 2**12)
+BALL = quietbit.Ball("l2", 2**12)
 TARGET = {"ball": BALL, "epsilon": 1.0, "delta": 1e-5, "adjacency": "zero-out"}
 
 
@@ -161,13 +161,13 @@ def test_a_broken_package_breaks_nothing_else(installed, tmp_path):
     assert registry.identity_of(registry.build(registry.describe(found))) == registry.identity_of(
         found
     )
-    stranger = installed.LinearBit(quietbit.Ball("l1", 1.0, 30), 0.5)
+    stranger = installed.LinearBit(quietbit.Ball("l1", 30), 0.5)
     assert registry.build(registry.describe(stranger)) == stranger
     assert (registry.family_of(found), registry.family_of(stranger)) == ("imvu", "linear-bit")
     flat_plan("imvu", clip=1.0, adjacency="zero-out", epsilon=1.0, releases=1)
     with refuses("mechanism 'broken'", "broken:FAMILY"):
         registry.family("broken")
-    ways = alternatives(quietbit.Ball("l1", 1.0, 30), quietbit.target.Target(1.0, 0.0, "zero-out"))
+    ways = alternatives(quietbit.Ball("l1", 30), quietbit.target.Target(1.0, 0.0, "zero-out"))
     refused = next(way.refusal for way in ways if way.mechanism == "broken")
     assert refused.startswith("mechanism 'broken' cannot be used")
     assert any(way.calibration for way in ways if way.mechanism == "imvu")
@@ -196,7 +196,9 @@ def test_a_description_imports_the_one_module_that_it_names(installed, tmp_path)
     description = {"kind": "LinearBit", "ball": ball, "tilt": 0.5}
     assert registry.described_family(description) == "linear-bit"
     assert (
-        registry.described_family({"kind": "Watched", "inner": description, "clip": 1.0})
+        registry.described_family(
+            {"kind": "Scouted", "inner": description, "every": 20, "truth": 0.5}
+        )
         == "linear-bit"
     )
     assert registry.described_family({"kind": "Hidden"}) == "unseen"

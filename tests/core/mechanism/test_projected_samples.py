@@ -35,13 +35,13 @@ from quietbit.target import Unit
 from refusals import refuses
 
 DIMENSION, KEEP, RADIUS, ROWS = 900, 64, 2.0, 5
-BALL = Ball(Norm.L2, RADIUS, DIMENSION)
+BALL = Ball(Norm.L2, DIMENSION)
 GIVEN: Any = {"ball": BALL, "epsilon": 2.0, "delta": 1e-5, "adjacency": "zero-out", "releases": 3}
 
 
 def spied() -> tuple[Any, Any]:
     """A projection on known rows, and the inner mechanism, which keeps what it is handed."""
-    plain = Projected(Gaussian(Ball(Norm.L2, RADIUS, KEEP), 1.0), BALL, rows=ROWS)
+    plain = Projected(Gaussian(Ball(Norm.L2, KEEP), 1.0), BALL, rows=ROWS)
     spy, seen = Spy(plain.inner), Projected.__new__(Projected)
     for name in ("ball", "rotation_seed", "rows"):
         object.__setattr__(seen, name, getattr(plain, name))
@@ -73,7 +73,7 @@ def test_one_sample_moves_what_is_released_by_its_share_and_no_more(
     pair = (1e6 * aligned(), 0 * aligned() if adjacency is Adjacency.ZERO_OUT else -1e6 * aligned())
     for one in pair:
         ProjectedSamples(seen).write_samples(
-            [[one], *([other] for other in others)], seeded_rng(1), kernel, out
+            [[one], *([other] for other in others)], RADIUS, seeded_rng(1), kernel, out
         )
     moved = float(np.linalg.norm(spy.seen[0] - spy.seen[1]))
     share = RADIUS * sample_share(adjacency, size)
@@ -81,14 +81,14 @@ def test_one_sample_moves_what_is_released_by_its_share_and_no_more(
     small = aligned() / 8  # short enough that the second clip of a mean cuts nothing
     for sign in (1.0, 0.0):
         mean = sign * small if size == 1 else sign * small / size
-        seen.write([mean], seeded_rng(1), kernel, out)
+        seen.write([mean], RADIUS, seeded_rng(1), kernel, out)
     first = float(np.linalg.norm(spy.seen[2] - spy.seen[3]))
     assert first > 3 * np.linalg.norm(small) / size  # what `Projected` refuses a price for
 
 
 def test_a_row_of_a_batch_is_clipped_among_the_kept_coordinates() -> None:
     """The same sample, in a batch that a gate adds up: it adds the radius, not four times that."""
-    inner = Projected(Gaussian(Ball(Norm.L2, RADIUS, KEEP), 1.0), BALL, rows=ROWS)
+    inner = Projected(Gaussian(Ball(Norm.L2, KEEP), 1.0), BALL, rows=ROWS)
     batch = BatchSum(PoissonBatch(ProjectedSamples(inner), 10, 0.5), seeded_rng(1), usual_kernel())
     batch.add(1e6 * aligned()[None])
     assert 0.9 * RADIUS < np.linalg.norm(batch._total) <= RADIUS
@@ -97,7 +97,7 @@ def test_a_row_of_a_batch_is_clipped_among_the_kept_coordinates() -> None:
 @pytest.mark.parametrize("name", ["imvu", "gaussian", "sign"])
 def test_the_price_is_that_of_the_inner_mechanism_on_its_ball(name: str) -> None:
     found = calibrate(name, **GIVEN, coordinates=KEEP, samples=20)
-    dense = calibrate(name, **{**GIVEN, "ball": Ball(Norm.L2, RADIUS, KEEP)}, samples=20)
+    dense = calibrate(name, **{**GIVEN, "ball": Ball(Norm.L2, KEEP)}, samples=20)
     mechanism: Any = found.mechanism
     assert isinstance(mechanism, ProjectedSamples)
     assert found.guarantee == dense.guarantee

@@ -70,14 +70,12 @@ UPDATES = {
 
 @cache
 def rotated(size: int, epsilon: float) -> Any:
-    return calibrate("imvu", ball=Ball(Norm.L2, 1.0, size), epsilon=epsilon, **TARGET).mechanism
+    return calibrate("imvu", ball=Ball(Norm.L2, size), epsilon=epsilon, **TARGET).mechanism
 
 
 def gains(mechanism: Any, update: Any, seeds: Any = SEEDS) -> Any:
     """<x, mean of what is decoded> / |x|^2, for rotations of these seeds."""
-    unit = mechanism.ball.clip(
-        np.asarray(update) * (mechanism.ball.radius / np.linalg.norm(update))
-    )
+    unit = mechanism.ball.clip(np.asarray(update) * (1 / np.linalg.norm(update)))
     length, found = float(unit @ unit), []
     for seed in seeds:
         y = usual_kernel().rotate([unit], seed, mechanism.rotation.block, kind=np.float64)
@@ -119,7 +117,7 @@ def test_the_paper_s_own_way_says_what_it_loses() -> None:
     """Without a rotation one coordinate alone comes back at a tenth of its size, and the error
     says so.
     """
-    ball = Ball(Norm.L2, 1.0, 100_000)
+    ball = Ball(Norm.L2, 100_000)
     plain: Any = calibrate("imvu", ball=ball, epsilon=8.0, rotate=False, **TARGET)
     assert plain.mechanism.rotation is None
     assert plain.mechanism.expectation(1.0) == pytest.approx(plain.error.response, rel=1e-12)
@@ -167,7 +165,7 @@ def test_gradients_of_a_wide_network_come_back_at_their_size(
     gradient = np.concatenate([part.grad.numpy().reshape(-1) for part in network.parameters()])
     unit = gradient / np.linalg.norm(gradient.astype(np.float64))
     assert unit.size > 36_000_000
-    ball = Ball(Norm.L2, 1.0, unit.size)
+    ball = Ball(Norm.L2, unit.size)
     turned, plain = (
         calibrate("imvu", ball=ball, epsilon=8.0, rotate=turn, **TARGET).mechanism
         for turn in (None, False)
@@ -189,9 +187,7 @@ def test_real_gradients_come_back_at_their_size() -> None:
     with gzip.open(shared_data / "mnist" / "train-labels-idx1-ubyte.gz") as file:
         labels = np.frombuffer(file.read(8 + 40), np.uint8, offset=8)
     size = 7850
-    mechanism: Any = calibrate(
-        "imvu", ball=Ball(Norm.L2, 1.0, size), epsilon=8.0, **TARGET
-    ).mechanism
+    mechanism: Any = calibrate("imvu", ball=Ball(Norm.L2, size), epsilon=8.0, **TARGET).mechanism
     for image, label in zip(images, labels, strict=True):
         errors = np.full(10, 0.1) - np.eye(10)[label]
         gradient = np.outer(errors, np.append(image, 1.0)).reshape(-1)
@@ -204,9 +200,7 @@ def test_payloads_of_a_concentrated_update_have_its_mean(count: int) -> None:
     false alarm 1e-9.
     """
     size = 4097
-    mechanism: Any = calibrate(
-        "imvu", ball=Ball(Norm.L2, 1.0, size), epsilon=20.0, **TARGET
-    ).mechanism
+    mechanism: Any = calibrate("imvu", ball=Ball(Norm.L2, size), epsilon=20.0, **TARGET).mechanism
     uplink, update, rng = (
         Uplink(mechanism),
         np.eye(1, size, 4090)[0].astype(np.float32),
@@ -222,9 +216,7 @@ def test_payloads_of_a_concentrated_update_have_its_mean(count: int) -> None:
 
 @pytest.mark.parametrize("adjacency", Adjacency)
 def test_the_account_does_not_know_of_the_rotation(adjacency: Adjacency) -> None:
-    mechanism: Any = calibrate(
-        "imvu", ball=Ball(Norm.L2, 1.0, 5000), epsilon=2.0, **TARGET
-    ).mechanism
+    mechanism: Any = calibrate("imvu", ball=Ball(Norm.L2, 5000), epsilon=2.0, **TARGET).mechanism
     for other in (None, Rotation(64), Rotation(4096, seed=9), Rotation(4096, exact=True)):
         same = evolve(mechanism, rotation=other)
         for times in (1, 10):
@@ -241,7 +233,7 @@ def test_the_account_does_not_know_of_the_rotation(adjacency: Adjacency) -> None
 def test_samples_need_an_exact_rotation() -> None:
     found: Any = calibrate(
         "imvu",
-        ball=Ball(Norm.L2, 1.0, 300),
+        ball=Ball(Norm.L2, 300),
         epsilon=2.0,
         delta=1e-5,
         adjacency="replace-one",
@@ -257,10 +249,7 @@ def test_samples_need_an_exact_rotation() -> None:
         first /= np.linalg.norm(first) * 1.0001
         step = rng.standard_normal(300)
         step *= 2.0**-21 / np.linalg.norm(step)  # no share is smaller
-        both = [
-            found.rotation.exactly([one], found.ball, usual_kernel())
-            for one in (first, first + step)
-        ]
+        both = [found.rotation.exactly([one], 1.0, usual_kernel()) for one in (first, first + step)]
         assert np.linalg.norm(both[0] - both[1]) <= np.linalg.norm(step)
 
 
@@ -268,9 +257,7 @@ def test_an_update_prepared_for_one_rotation_is_lost_on_another() -> None:
     """A public seed lets one choose an update that is one coordinate after the rotation; a run's
     own seed does not.
     """
-    mechanism: Any = calibrate(
-        "imvu", ball=Ball(Norm.L2, 1.0, 8192), epsilon=8.0, **TARGET
-    ).mechanism
+    mechanism: Any = calibrate("imvu", ball=Ball(Norm.L2, 8192), epsilon=8.0, **TARGET).mechanism
     prepared = mechanism.rotation.back(np.eye(1, 8192)[0])
     assert gains(mechanism, prepared, [0])[0] < 0.11
     run: Any = evolve(mechanism, rotation=evolve(mechanism.rotation, seed=17))
@@ -281,7 +268,7 @@ def test_an_update_prepared_for_one_rotation_is_lost_on_another() -> None:
 
 def test_sums_of_codes_come_back_at_their_size() -> None:
     found = calibrate_sum(
-        ball=Ball(Norm.L2, 1.0, 20_000), epsilon=1.0, clients=1000, releases=10, **TARGET
+        ball=Ball(Norm.L2, 20_000), epsilon=1.0, clients=1000, releases=10, **TARGET
     )
     codes: Any = found.mechanism
     assert codes.rotation == Rotation(16_384)
@@ -294,7 +281,7 @@ def test_sums_of_codes_come_back_at_their_size() -> None:
         codes.rotation.back(np.full(20_000, codes.values.mean()))
     )
     plain = calibrate_sum(
-        ball=Ball(Norm.L2, 1.0, 20_000),
+        ball=Ball(Norm.L2, 20_000),
         epsilon=1.0,
         clients=1000,
         releases=10,
@@ -305,7 +292,7 @@ def test_sums_of_codes_come_back_at_their_size() -> None:
 
 
 def test_rows_and_signs_say_what_they_lose_too() -> None:
-    ball = Ball(Norm.L2, 1.0, 10_000)
+    ball = Ball(Norm.L2, 10_000)
     vector = VectorMVU(Profile.from_weights([0.5], [1.0, 4.0]), ball, keep=1024)
     assert (
         0.985 < vector.error().response < 0.991
@@ -324,8 +311,8 @@ def test_rows_and_signs_say_what_they_lose_too() -> None:
 
 
 def test_what_cannot_be_rotated_is_refused() -> None:
-    design = calibrate("imvu", ball=Ball(Norm.L2, 1.0, 64), epsilon=1.0, **TARGET).mechanism.design  # type: ignore[attr-defined]
-    for ball in (Ball(Norm.L1, 1.0, 64), Ball(Norm.L2, 1.0, 63), Ball(Norm.L2, 1e29, 64)):
+    design = calibrate("imvu", ball=Ball(Norm.L2, 64), epsilon=1.0, **TARGET).mechanism.design  # type: ignore[attr-defined]
+    for ball in (Ball(Norm.L1, 64), Ball(Norm.L2, 63)):
         with pytest.raises(InvalidParameter):
             InterpolatedMVU(design, ball, rotation=Rotation(64))
     with refuses("block", 48):
@@ -333,11 +320,11 @@ def test_what_cannot_be_rotated_is_refused() -> None:
     with refuses("rotate", True):
         calibrate(
             "imvu",
-            ball=Ball(Norm.L1, 1.0, 64),
+            ball=Ball(Norm.L1, 64),
             epsilon=1.0,
             delta=0.0,
             adjacency="zero-out",
             rotate=True,
         )
     with refuses("rotate", True):
-        calibrate("gaussian", ball=Ball(Norm.L2, 1.0, 64), epsilon=1.0, rotate=True, **TARGET)
+        calibrate("gaussian", ball=Ball(Norm.L2, 64), epsilon=1.0, rotate=True, **TARGET)

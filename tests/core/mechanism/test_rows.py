@@ -4,7 +4,7 @@ import pytest
 
 from quietbit import Adjacency, Ball, Norm, calibrate
 
-BALL = Ball(Norm.L2, 1.0, 3000)
+BALL = Ball(Norm.L2, 3000)
 
 
 @pytest.mark.parametrize(("mechanism", "keep"), [("vmvu", None), ("imvu", 512), ("gaussian", 512)])

@@ -14,7 +14,7 @@ from quietbit.privacy.divergence import smallest_probability_lower
 from quietbit.target import Adjacency
 from refusals import refuses
 
-BALL = Ball(Norm.L2, 1.0, 5)
+BALL = Ball(Norm.L2, 5)
 
 
 def scaled(ball: Ball = BALL, beta: float = 1.0, clamp: bool = False) -> InterpolatedMVU:
@@ -28,11 +28,11 @@ def test_ranges_of_both_variants() -> None:
     assert scaled().input_range == (0.0, 1.0)
 
 
-@pytest.mark.parametrize("radius", [0.1, 0.7, 3.0, 1e-9])
+@pytest.mark.parametrize("clip", [1.0, 0.1, 0.7, 3.0, 1e-9])
 @pytest.mark.parametrize("beta", [0.3, 1.0, 7.7])
-def test_the_reach_covers_the_doubles_that_are_used(radius: float, beta: float) -> None:
-    mechanism = scaled(Ball(Norm.L2, radius, 5), beta)
-    assert Fraction(mechanism.reach) >= Fraction(mechanism.sampler.scale) * Fraction(radius)
+def test_the_reach_covers_the_doubles_that_are_used(clip: float, beta: float) -> None:
+    mechanism = scaled(Ball(Norm.L2, 5), beta)
+    assert Fraction(mechanism.reach) >= Fraction(mechanism.sampler.scale / clip) * Fraction(clip)
     for adjacency in Adjacency:
         found = mechanism.distance(adjacency)
         assert found == pytest.approx(
@@ -45,13 +45,11 @@ def test_the_reach_covers_the_doubles_that_are_used(radius: float, beta: float) 
 
 
 def test_a_clamp_shortens_the_distance_in_few_dimensions() -> None:
-    balls = [Ball(Norm.L2, 1.0, size) for size in (1, 4, 64, 100)]
+    balls = [Ball(Norm.L2, size) for size in (1, 4, 64, 100)]
     distances = [scaled(ball, 8.0, True).distance(Adjacency.ZERO_OUT) for ball in balls]
     assert distances == pytest.approx([0.5, 1.0, 4.0, 4.0])
     assert all(found >= least for found, least in zip(distances, [0.5, 1.0, 4.0, 4.0], strict=True))
-    assert scaled(Ball(Norm.L1, 1.0, 3), 8.0, True).distance(
-        Adjacency.REPLACE_ONE
-    ) == pytest.approx(3.0)
+    assert scaled(Ball(Norm.L1, 3), 8.0, True).distance(Adjacency.REPLACE_ONE) == pytest.approx(3.0)
 
 
 def slack_of(values: list[float], mechanism: InterpolatedMVU) -> float:
@@ -67,7 +65,7 @@ def slack_of(values: list[float], mechanism: InterpolatedMVU) -> float:
 @pytest.mark.parametrize("norm", Norm)
 def test_the_slack_covers_every_vector_and_is_far_below_the_crude_one(norm: Norm) -> None:
     size, one_bit = 4096, design(2, 1, 20.0)
-    mechanism = InterpolatedMVU(one_bit, Ball(norm, 1.0, size))
+    mechanism = InterpolatedMVU(one_bit, Ball(norm, size))
     slack = mechanism._slack
     for spread in (1, 4, 64, size):
         share = 1.0 / spread ** (1 / norm.order)
@@ -79,7 +77,7 @@ def test_the_slack_covers_every_vector_and_is_far_below_the_crude_one(norm: Norm
 
 def test_small_dimensions_use_the_plain_bound() -> None:
     kinked = table(5, 3, 2.0)
-    mechanism = InterpolatedMVU(kinked, Ball(Norm.L2, 1.0, 1), 1.5)
+    mechanism = InterpolatedMVU(kinked, Ball(Norm.L2, 1), 1.5)
     low, high = mechanism.certified_range
     plain = sampling_slack_upper(1, smallest_probability_lower(kinked, low, high), SAMPLING_ERROR)
     assert mechanism._slack == plain
@@ -88,9 +86,9 @@ def test_small_dimensions_use_the_plain_bound() -> None:
 @pytest.mark.parametrize("beta", [0.0, -1.0, math.nan, math.inf, 1e9, "8"])
 def test_beta_must_be_positive(beta: float) -> None:
     with refuses("beta"):
-        InterpolatedMVU(design(), Ball(Norm.L2, 1.0, 3), beta)
+        InterpolatedMVU(design(), Ball(Norm.L2, 3), beta)
 
 
 def test_clamp_is_a_truth_value() -> None:
     with refuses("clamp", 1):
-        InterpolatedMVU(design(), Ball(Norm.L2, 1.0, 3), 1.0, 1)  # type: ignore[arg-type]
+        InterpolatedMVU(design(), Ball(Norm.L2, 3), 1.0, 1)  # type: ignore[arg-type]

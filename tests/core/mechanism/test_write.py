@@ -23,7 +23,7 @@ KERNEL = select("cpu")
 
 def codes(mechanism: Any, parts: list[Any], seed: int = 1, kernel: Any = KERNEL) -> Any:
     data = build(
-        Header.of(mechanism), lambda out: mechanism.write(parts, seeded_rng(seed), kernel, out)
+        Header.of(mechanism), lambda out: mechanism.write(parts, 1.0, seeded_rng(seed), kernel, out)
     )
     return codes_of(data)
 
@@ -80,7 +80,7 @@ def test_chunks_change_nothing(name: str, monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_noisy_values_are_those_of_a_vector_in_the_ball() -> None:
     """With hardly any noise the floats show the clipped vector: its norm is at most the radius."""
-    ball = Ball(Norm.L2, 1.0, 10)
+    ball = Ball(Norm.L2, 10)
     vector = np.linspace(1.0, 2.0, 10)
     noisy = codes(Gaussian(ball, 1e-6), [vector]).view(np.float32)
     assert np.allclose(noisy, vector / np.linalg.norm(vector), atol=1e-4)

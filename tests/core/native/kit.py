@@ -15,14 +15,13 @@ from typing import Any
 import numpy as np
 from attrs import evolve, frozen
 
-from quietbit import Ball, InterpolatedMVU, Mechanism, Uplink, calibrate
+from quietbit import Ball, InterpolatedMVU, Uplink, calibrate
 from quietbit.client_table import client_table
 from quietbit.design.solve import solve
 from quietbit.design.table import DesignSpec
 from quietbit.kernel.c import build
 from quietbit.kernel.rng import DeviceBlock
-from quietbit.mechanism.registry import build as build_mechanism
-from quietbit.mechanism.registry import identity_of
+from quietbit.mechanism.registry import canonical_text, identity_of, noted
 from quietbit.mechanism.rotation import Rotation
 from quietbit.target import Target
 
@@ -64,14 +63,14 @@ def compiled(folder: Path, name: str, command: Sequence[str], *extra: str) -> Pa
     return target
 
 
-def table_of(mechanism: Mechanism) -> bytes:
-    """Return the table of one mechanism; forty accounts are searched for it once per test run."""
+def table_of(uplink: Uplink) -> bytes:
+    """Return the table of one mechanism at one clip; forty accounts are searched for it once per test run."""
     folder = Path(os.environ["QUIETBIT_CACHE"])
-    path = folder / f"{identity_of(mechanism).hex()}.table"
+    path = folder / f"{identity_of(uplink.mechanism, uplink.clip).hex()}.table"
     if not path.exists():
         folder.mkdir(parents=True, exist_ok=True)
         own = path.with_suffix(f".{os.getpid()}")
-        own.write_bytes(client_table([mechanism], TARGET))
+        own.write_bytes(client_table([uplink], TARGET))
         own.replace(path)
     return path.read_bytes()
 
@@ -148,42 +147,56 @@ class Keyed:
         return DeviceBlock(count, tuple(np.frombuffer(self.key, "<u4").tolist()))
 
 
-def by_python(
-    mechanism: Mechanism, update: np.ndarray, key: bytes, kernel: str | None = None
-) -> bytes:
+def by_python(uplink: Uplink, update: np.ndarray, key: bytes, kernel: str | None = None) -> bytes:
     """The payload of Python's own client."""
-    return Uplink(mechanism, kernel=kernel).send(np.asarray(update, np.float32), Keyed(key))
+    same = Uplink(uplink.mechanism, clip=uplink.clip, kernel=kernel)
+    return same.send(np.asarray(update, np.float32), Keyed(key))
+
+
+def text_of(uplink: Uplink) -> str:
+    """The canonical text of what an uplink sends."""
+    return canonical_text(uplink.mechanism, uplink.clip)
 
 
 def described(name: str) -> Any:
     """The mechanism of a vector: its numbers travel, and nothing is solved or calibrated here."""
-    return build_mechanism(json.loads((VECTORS / f"{name}.json").read_text())["description"])
+    return noted(json.loads((VECTORS / f"{name}.json").read_text())["description"])
 
 
-def mechanisms() -> dict[str, Mechanism]:
+CLIPS = {
+    "one bit, rotated": 0.5,
+    "one bit": 0.5,
+    "one bit, one large block": 3.0,
+    "a seed": 2.0,
+    "a seed, shared rows": 2.0,
+}
+
+
+def uplinks() -> dict[str, Uplink]:
     """One of every kind that the C client knows."""
     asked = {"epsilon": 2.0, "delta": 1e-5, "adjacency": "zero-out"}
-    small = Ball("l2", 1.0, 65)
+    small = Ball("l2", 65)
     usual = described("one-bit-rotated")
     plain = evolve(usual, rotation=None)
-    vector = calibrate("vmvu", ball=Ball("l2", 2.0, 650), **asked).mechanism
-    return {
+    vector = calibrate("vmvu", ball=Ball("l2", 650), **asked).mechanism
+    known = {
         "one bit, rotated": usual,
         "one bit": plain,
         "one bit, steep": InterpolatedMVU(solve(DesignSpec(2, 1, 12.0)), small, 8.0, True),
         "one bit, one large block": evolve(
-            plain, ball=Ball("l2", 3.0, 9001), rotation=Rotation(8192, 7)
+            plain, ball=Ball("l2", 9001), rotation=Rotation(8192, 7)
         ),
-        "one bit, l1": InterpolatedMVU(solve(DesignSpec(2, 1, 1.0)), Ball("l1", 1.0, 21)),
+        "one bit, l1": InterpolatedMVU(solve(DesignSpec(2, 1, 1.0)), Ball("l1", 21)),
         "two bits": InterpolatedMVU(solve(DesignSpec(2, 2, 2.0)), small),
         "three bits, five levels": described("three-bits-five-levels"),
         "a seed": vector,
         "a seed, shared rows": evolve(vector, rows=12345678901234567890),
-        "a seed, all rows": calibrate("vmvu", ball=Ball("l2", 1.0, 21), **asked).mechanism,
+        "a seed, all rows": calibrate("vmvu", ball=Ball("l2", 21), **asked).mechanism,
         "a seed, of many coordinates": calibrate(
-            "vmvu", ball=Ball("l2", 1.0, 20_000), **asked
+            "vmvu", ball=Ball("l2", 20_000), **asked
         ).mechanism,
     }
+    return {name: Uplink(found, clip=CLIPS.get(name, 1.0)) for name, found in known.items()}
 
 
 def updates(dimension: int, count: int, seed: int) -> np.ndarray:

@@ -27,23 +27,23 @@ from core.native.kit import (
     Client,
     by_python,
     compiled,
-    mechanisms,
     table_of,
+    text_of,
     updates,
+    uplinks,
 )
 from core.native.vector_maker import WRITTEN, file_of, vectors
 from quietbit import Ball, Gaussian, Uplink
 from quietbit.client_table import client_table, ledger_begin, ledger_line
 from quietbit.errors import InvalidParameter
 from quietbit.kernel.c import build
-from quietbit.mechanism.registry import canonical_text
 from quietbit.node.request import description_of
 from quietbit.target import Adjacency, Target
 
 COMPILER = build.find_compiler()
 pytestmark = pytest.mark.skipif(COMPILER is None, reason="needs a C compiler")
 EXAMPLE = Path(__file__).parents[3] / "examples" / "c-client" / "client.c"
-KNOWN = mechanisms()
+KNOWN = uplinks()
 
 
 @pytest.fixture(scope="module")
@@ -67,14 +67,14 @@ def client(library: Any) -> Client:
 
 
 def compare(client: Client, name: str, count: int, seed: int) -> int:
-    mechanism = KNOWN[name]
+    uplink = KNOWN[name]
     keys = np.random.default_rng(seed).bytes(32 * count)
-    for number, update in enumerate(updates(mechanism.ball.dimension, count, seed)):
+    for number, update in enumerate(updates(uplink.mechanism.ball.dimension, count, seed)):
         key = keys[32 * number : 32 * number + 32]
-        text = canonical_text(mechanism) if number % 2 else description_of(mechanism)
+        text = text_of(uplink) if number % 2 else description_of(uplink.mechanism, uplink.clip)
         status, payload = client.release(text, update, key)
         assert status == OK
-        assert payload == by_python(mechanism, update, key), (name, number)
+        assert payload == by_python(uplink, update, key), (name, number)
     return count
 
 
@@ -90,13 +90,11 @@ def test_ten_thousand_payloads_are_those_of_python(client: Client) -> None:
 
 
 def test_a_payload_is_received(client: Client) -> None:
-    mechanism = KNOWN["a seed"]
+    uplink = KNOWN["a seed"]
     update = np.full(650, 0.01, np.float32)
-    payloads = [
-        client.release(canonical_text(mechanism), update, bytes([k]) * 32)[1] for k in range(40)
-    ]
+    payloads = [client.release(text_of(uplink), update, bytes([k]) * 32)[1] for k in range(40)]
     assert {len(payload) for payload in payloads} == {80}
-    mean = Uplink(mechanism).receive(payloads)
+    mean = uplink.receive(payloads)
     assert float(mean @ update) > 0
 
 
@@ -105,7 +103,7 @@ def changed_texts(count: int, seed: int) -> list[str]:
     numbers.
     """
     generator = np.random.default_rng(seed)
-    allowed = [canonical_text(mechanism) for mechanism in KNOWN.values()]
+    allowed = [text_of(uplink) for uplink in KNOWN.values()]
     texts = []
     while len(texts) < count:
         text = allowed[len(texts) % len(allowed)]
@@ -143,17 +141,17 @@ def test_ten_thousand_refusals(client: Client) -> None:
 @pytest.mark.parametrize("name", KNOWN)
 def test_updates_that_cannot_be_clipped_are_released_as_zero(client: Client, name: str) -> None:
     """As a node in Python does: that nothing is sent would tell something of the update."""
-    mechanism = KNOWN[name]
-    text = canonical_text(mechanism)
+    uplink = KNOWN[name]
+    text = text_of(uplink)
     for number, bad in enumerate((np.nan, -np.nan, np.inf, -np.inf)):
         key = bytes([number]) * 32
-        zero = np.zeros(mechanism.ball.dimension, np.float32)
+        zero = np.zeros(uplink.mechanism.ball.dimension, np.float32)
         assert client.release(text, zero[:-1], key)[0] == DIMENSION
-        update = updates(mechanism.ball.dimension, 5, 2)[4]
+        update = updates(uplink.mechanism.ball.dimension, 5, 2)[4]
         update[(number * 7) % update.size] = bad
-        assert client.release(text, update, key) == (OK, by_python(mechanism, zero, key))
+        assert client.release(text, update, key) == (OK, by_python(uplink, zero, key))
         with pytest.raises(InvalidParameter):
-            by_python(mechanism, update, key)
+            by_python(uplink, update, key)
 
 
 @pytest.mark.parametrize("flag", ["-ffast-math", "-Ofast", "-ffinite-math-only"])
@@ -181,13 +179,13 @@ def test_prices_hold_and_budgets_end(library: Any) -> None:
     target = Target(30.0, 1e-5, "zero-out")
     single = Client(library, client_table([one], target))
     budget = single.table.budget
-    cost = one.cost(target.adjacency)
+    cost = one.mechanism.cost(target.adjacency)
     assert (
         (cost * budget).epsilon(target.delta)
         <= target.epsilon
         < (cost * (budget + 1)).epsilon(target.delta)
     )
-    text = canonical_text(one)
+    text = text_of(one)
     assert single.line(text, budget - 1)[0] == OK
     assert single.line(text, budget)[0] == BUDGET
     assert single.line(text, 2**64 - 1)[0] == BUDGET
@@ -198,11 +196,11 @@ def test_prices_hold_and_budgets_end(library: Any) -> None:
     total = None
     for number in range(10_000):
         chosen = others[number % 3]
-        status, line = several.line(canonical_text(chosen), spent)
+        status, line = several.line(text_of(chosen), spent)
         if status == BUDGET:
             break
         spent = int(line.split()[2])
-        now = chosen.cost(target.adjacency)
+        now = chosen.mechanism.cost(target.adjacency)
         total = now if total is None else total + now
     assert number > 3
     assert total.epsilon(target.delta) <= target.epsilon
@@ -214,11 +212,11 @@ def test_ledgers_are_read_as_they_were_written(client: Client) -> None:
     ledger = ledger_begin(table)
     assert client.spent(ledger) == (OK, 0)
     spent = 0
-    for mechanism in (first, second, first):
-        status, line = client.line(canonical_text(mechanism), spent)
+    for uplink in (first, second, first):
+        status, line = client.line(text_of(uplink), spent)
         assert status == OK
         cost = int(line.split()[1])
-        assert line == ledger_line(mechanism, cost, spent)
+        assert line == ledger_line(uplink, cost, spent)
         ledger += line
         spent += cost
     assert client.spent(ledger) == (OK, spent)
@@ -259,17 +257,17 @@ def test_a_forged_table_reads_nothing_beyond_its_bytes(library: Any) -> None:
         )
         opened = Client(library, bytes(changed) + hashlib.sha256(changed).digest())
         if opened.status == OK:
-            for mechanism in known:
+            for uplink in known:
                 opened.release(
-                    canonical_text(mechanism),
-                    np.zeros(mechanism.ball.dimension, np.float32),
+                    text_of(uplink),
+                    np.zeros(uplink.mechanism.ball.dimension, np.float32),
                     bytes(32),
                 )
 
 
-def test_other_mechanisms_have_no_client_in_c() -> None:
+def test_other_uplinks_have_no_client_in_c() -> None:
     with pytest.raises(InvalidParameter) as refusal:
-        client_table([Gaussian(Ball("l2", 1.0, 5), 1.0)], TARGET)
+        client_table([Uplink(Gaussian(Ball("l2", 5), 1.0))], TARGET)
     assert refusal.value.name == "mechanism"
     with pytest.raises(InvalidParameter) as refusal:
         client_table([KNOWN["a seed"]], Target(1e-3, 1e-5, "zero-out"))
@@ -277,14 +275,14 @@ def test_other_mechanisms_have_no_client_in_c() -> None:
 
 
 def test_the_client_on_the_command_line(tmp_path: Path, program: Path) -> None:
-    mechanism = KNOWN["one bit, rotated"]
+    uplink = KNOWN["one bit, rotated"]
     target = Target(9.0, 1e-5, "zero-out")
-    table = client_table([mechanism], target)
+    table = client_table([uplink], target)
     budget = int.from_bytes(table[16:24], "little")
     update = updates(650, 5, 1)[4]
     (tmp_path / "table").write_bytes(table)
-    (tmp_path / "text").write_text(canonical_text(mechanism))
-    (tmp_path / "other").write_text(canonical_text(KNOWN["a seed"]))
+    (tmp_path / "text").write_text(text_of(uplink))
+    (tmp_path / "other").write_text(text_of(KNOWN["a seed"]))
     update.tofile(tmp_path / "update")
 
     def run(*words: str) -> int:
@@ -298,7 +296,7 @@ def test_the_client_on_the_command_line(tmp_path: Path, program: Path) -> None:
     assert run("table", "ledger", "text", "text", "payload") == DIMENSION
     assert (tmp_path / "ledger").read_text() == ledger_begin(table)
     assert run(*send, "ab" * 32) == 0
-    assert (tmp_path / "payload").read_bytes() == by_python(mechanism, update, b"\xab" * 32)
+    assert (tmp_path / "payload").read_bytes() == by_python(uplink, update, b"\xab" * 32)
     for _ in range(budget - 1):
         assert run(*send) == 0
     assert run(*send) == BUDGET
@@ -325,13 +323,13 @@ def test_processes_share_one_budget(tmp_path: Path, program: Path) -> None:
     (tmp_path / "slow.c").write_text(SLOW_WRITE)
     slow = [*COMPILER, "-shared", "-fPIC", "slow.c", "-o", "slow.so"]
     subprocess.run(slow, cwd=tmp_path, check=True)
-    mechanism = KNOWN["a seed"]
-    cost = mechanism.cost(Adjacency.ZERO_OUT)
+    uplink = KNOWN["a seed"]
+    cost = uplink.mechanism.cost(Adjacency.ZERO_OUT)
     target = Target(cost.epsilon(1e-5) * 1.01, 1e-5, "zero-out")
-    table = client_table([mechanism], target)
+    table = client_table([uplink], target)
     assert int.from_bytes(table[16:24], "little") == 1
     (tmp_path / "table").write_bytes(table)
-    (tmp_path / "text").write_text(canonical_text(mechanism))
+    (tmp_path / "text").write_text(text_of(uplink))
     updates(650, 5, 1)[4].tofile(tmp_path / "update")
     subprocess.run([str(program), "table", "ledger"], cwd=tmp_path, check=True)
     environment = os.environ | {"LD_PRELOAD": str(tmp_path / "slow.so")}
@@ -350,9 +348,9 @@ def test_processes_share_one_budget(tmp_path: Path, program: Path) -> None:
 
 @pytest.mark.skipif(sys.platform == "win32", reason="needs named pipes")
 def test_a_ledger_is_a_regular_file_of_its_owner(tmp_path: Path, program: Path) -> None:
-    mechanism = KNOWN["a seed"]
-    (tmp_path / "table").write_bytes(table_of(mechanism))
-    (tmp_path / "text").write_text(canonical_text(mechanism))
+    uplink = KNOWN["a seed"]
+    (tmp_path / "table").write_bytes(table_of(uplink))
+    (tmp_path / "text").write_text(text_of(uplink))
     np.zeros(650, np.float32).tofile(tmp_path / "update")
     ledger = tmp_path / "ledger"
 

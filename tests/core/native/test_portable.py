@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from core.native.kit import SOURCES, compiled, mechanisms, table_of
+from core.native.kit import SOURCES, compiled, table_of, uplinks
 from core.native.vector_maker import WRITTEN, file_of
 from quietbit.kernel.c import build
 
@@ -45,7 +45,7 @@ def fuzz(folder: Path, iterations: int, seed: int) -> None:
     if COMPILER is None or not has_sanitizers(folder):
         pytest.skip("needs a C compiler with sanitizers")
     program = compiled(folder, "fuzz", COMPILER, *SANITIZERS, str(FUZZ))
-    known = mechanisms()
+    known = uplinks()
     tables = []
     for name in (
         "one bit, rotated",
@@ -119,7 +119,7 @@ def test_payloads_of_an_emulated_aarch64_are_those_of_python(tmp_path: Path) -> 
     for name in WRITTEN:
         content = json.loads(file_of(name).read_text())
         if content["table"] is None:
-            table = table_of(mechanisms()[name])
+            table = table_of(uplinks()[name])
         else:
             table = base64.b64decode(content["table"])
         (tmp_path / "table").write_bytes(table)

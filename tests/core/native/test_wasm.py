@@ -18,9 +18,9 @@ from typing import Any
 import pytest
 from attrs import evolve
 
-from core.native.kit import TOO_LARGE, by_python, mechanisms, table_of, updates
+from core.native.kit import TOO_LARGE, by_python, table_of, updates, uplinks
 from core.native.vector_maker import WRITTEN, file_of, vectors
-from quietbit import Ball
+from quietbit import Ball, Uplink
 
 BROWSER = Path(__file__).parents[3] / "examples" / "browser"
 NODE = shutil.which("node")
@@ -62,7 +62,7 @@ def test_node_runs_the_vectors() -> None:
 @pytest.mark.skipif(NODE is None, reason="needs node")
 def test_what_a_page_cannot_address_is_refused(tmp_path: Path) -> None:
     """With 32 bits, 4 GiB of a padded update are a size of zero, and a release writes beyond it."""
-    large = evolve(mechanisms()["a seed"], ball=Ball("l2", 1.0, 2**29 + 1))
+    large = Uplink(evolve(uplinks()["a seed"].mechanism, ball=Ball("l2", 2**29 + 1)))
     vector = {"table": base64.b64encode(table_of(large)).decode()}
     (tmp_path / "large.json").write_text(json.dumps(vector))
     script = tmp_path / "large.mjs"
@@ -85,15 +85,15 @@ await Client.load(module, table).then(
 @pytest.mark.skipif(NODE is None, reason="needs node")
 def test_node_sends_two_thousand_payloads_of_python(tmp_path: Path) -> None:
     files = []
-    for name, mechanism in mechanisms().items():
-        content = vectors(name, mechanism) | {"releases": [], "zeroed": [], "table": None}
-        for number, update in enumerate(updates(mechanism.ball.dimension, 100, 3)):
+    for name, uplink in uplinks().items():
+        content = vectors(name, uplink) | {"releases": [], "zeroed": [], "table": None}
+        for number, update in enumerate(updates(uplink.mechanism.ball.dimension, 100, 3)):
             key = hashlib.sha256(f"{name} {number}".encode()).digest()
-            payload = by_python(mechanism, update, key)
+            payload = by_python(uplink, update, key)
             content["releases"].append(
                 {"update": update.tobytes().hex(), "key": key.hex(), "payload": payload.hex()}
             )
-        content["table"] = base64.b64encode(table_of(mechanism)).decode()
+        content["table"] = base64.b64encode(table_of(uplink)).decode()
         files.append(tmp_path / f"{len(files)}.json")
         files[-1].write_text(json.dumps(content))
     assert run_node(*files)["payloads"] == 200 * len(files)

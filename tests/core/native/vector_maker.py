@@ -19,9 +19,9 @@ from typing import Any
 
 import numpy as np
 
-from core.native.kit import by_python, mechanisms, table_of, updates
-from quietbit import Mechanism
-from quietbit.mechanism.registry import canonical_text, describe, identity_of
+from core.native.kit import by_python, table_of, text_of, updates, uplinks
+from quietbit import Uplink
+from quietbit.mechanism.registry import describe, identity_of
 from quietbit.node.request import description_of
 
 FOLDER = Path(__file__).parent.parent / "vectors"
@@ -37,22 +37,23 @@ WRITTEN = (
 )
 
 
-def vectors(name: str, mechanism: Mechanism) -> dict[str, Any]:
-    """The vectors of one mechanism, from the reference kernel."""
+def vectors(name: str, uplink: Uplink) -> dict[str, Any]:
+    """The vectors of one mechanism at one clip, from the reference kernel."""
+    mechanism = uplink.mechanism
     dimension = mechanism.ball.dimension
     keys = [bytes(range(32)), b"\xff" * 32, *(np.random.default_rng(1).bytes(32) for _ in range(4))]
-    text = canonical_text(mechanism)
+    text = text_of(uplink)
     releases = [
         {
             "update": update.astype("<f4").tobytes().hex(),
             "key": key.hex(),
-            "payload": by_python(mechanism, update, key, "reference").hex(),
+            "payload": by_python(uplink, update, key, "reference").hex(),
         }
         for update, key in zip(updates(dimension, 6, 9), keys, strict=True)
     ]
-    table = table_of(mechanism)
+    table = table_of(uplink)
     key = keys[2]
-    zero = by_python(mechanism, np.zeros(dimension, np.float32), key, "reference").hex()
+    zero = by_python(uplink, np.zeros(dimension, np.float32), key, "reference").hex()
     zeroed = []
     for place, bad in ((-1, np.nan), (0, np.inf), (0, -np.inf)):
         wrong = updates(dimension, 6, 9)[5].astype("<f4")
@@ -63,9 +64,9 @@ def vectors(name: str, mechanism: Mechanism) -> dict[str, Any]:
         "version": 1,
         "name": name,
         "text": text,
-        "identity": identity_of(mechanism).hex(),
-        "description": describe(mechanism),
-        "description_text": description_of(mechanism),
+        "identity": identity_of(mechanism, uplink.clip).hex(),
+        "description": describe(mechanism, uplink.clip),
+        "description_text": description_of(mechanism, uplink.clip),
         "table": base64.b64encode(table).decode() if len(table) <= LONGEST_TABLE else None,
         "releases": releases,
         "zeroed": zeroed,
@@ -83,6 +84,6 @@ def file_of(name: str) -> Path:
 if __name__ == "__main__":
     FOLDER.mkdir(exist_ok=True)
     os.environ.setdefault("QUIETBIT_CACHE", tempfile.mkdtemp())
-    known = mechanisms()
+    known = uplinks()
     for name in WRITTEN:
         file_of(name).write_text(json.dumps(vectors(name, known[name]), indent=1) + "\n")

@@ -339,7 +339,7 @@ def test_calibration_for_a_node_costs_two_per_cent_of_the_error_at_most(
     target = Target(8.0, delta, adjacency, releases=releases)
     fixed = calibrate(
         word,
-        ball=Ball(norm, 1.0, 256),
+        ball=Ball(norm, 256),
         epsilon=8.0,
         delta=delta,
         adjacency=adjacency,

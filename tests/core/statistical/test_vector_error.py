@@ -26,7 +26,7 @@ from quietbit.kernel.transform import rotate
 from quietbit.mechanism.vector import VectorMVU, solve_profile
 from quietbit.target import Adjacency
 
-SIZE, TIMES, SIGMAS, RADIUS = 1000, 400, 6.2, 2.0
+SIZE, TIMES, SIGMAS, RADIUS = 1000, 400, 6.2, 1.0
 STEEP = Profile.from_weights([2.5], [1.0, 2.0**9])
 
 
@@ -44,7 +44,7 @@ UPDATES = kinds()
 
 def mechanism(name: str) -> VectorMVU:
     profile = STEEP if name == "steep" else solve_profile(4.0, 1e-5, 1, Adjacency.REPLACE_ONE)
-    return VectorMVU(profile, Ball(Norm.L2, RADIUS, SIZE), 256 if name == "few rows" else 1024)
+    return VectorMVU(profile, Ball(Norm.L2, SIZE), 256 if name == "few rows" else 1024)
 
 
 def decoded(made: VectorMVU, update: Any, rng: Any) -> Any:
@@ -121,7 +121,7 @@ def test_error_and_bias_are_the_claimed_ones(name: str, kind: str, norm: float) 
 def test_the_second_clip_takes_what_is_said_of_it() -> None:
     """1 / sqrt(4 pi k) of an update that fills the ball, nothing of one that does not nearly."""
     for keep in (64, 256):
-        made = VectorMVU(STEEP, Ball(Norm.L2, RADIUS, 10 * SIZE), keep)
+        made = VectorMVU(STEEP, Ball(Norm.L2, 10 * SIZE), keep)
         update = np.resize(UPDATES["structured"], 10 * SIZE) * RADIUS / math.sqrt(10)
         seen = lengths(made, update)
         lost = 1 - float((np.minimum(seen, 1.0) * seen).mean() / (seen**2).mean())

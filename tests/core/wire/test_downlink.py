@@ -30,7 +30,7 @@ START = np.random.default_rng(1).normal(size=DIMENSION).astype(np.float32)
 
 @pytest.fixture(scope="module")
 def mechanism():
-    ball = Ball(Norm.L2, 1.0, DIMENSION)
+    ball = Ball(Norm.L2, DIMENSION)
     found = calibrate(
         "vmvu", ball=ball, epsilon=8.0, delta=1e-5, releases=1, adjacency="zero-out", rows="shared"
     )
@@ -240,7 +240,7 @@ import sys, numpy as np
 from quietbit import Ball, Norm, calibrate
 from quietbit.wire.downlink import Replica, replay_all
 start = np.frombuffer(bytes.fromhex({START.tobytes().hex()!r}), dtype="<f4")
-found = calibrate("vmvu", ball=Ball(Norm.L2, 1.0, {DIMENSION}), epsilon=8.0, delta=1e-5, releases=1,
+found = calibrate("vmvu", ball=Ball(Norm.L2, {DIMENSION}), epsilon=8.0, delta=1e-5, releases=1,
                   adjacency="zero-out", rows="shared")
 client = Replica(start)
 contents = [bytes.fromhex(text) for text in {[content.hex() for content in contents]!r}]

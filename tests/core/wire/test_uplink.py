@@ -55,7 +55,7 @@ def test_the_mean_is_that_of_the_decoded_payloads(mechanism: Any) -> None:
 def test_threads_change_no_byte() -> None:
     dimension = 600_003
     for bits in (1, 3):
-        mechanism = InterpolatedMVU(table(5, bits, 2.0), Ball(Norm.L2, 1.0, dimension))
+        mechanism = InterpolatedMVU(table(5, bits, 2.0), Ball(Norm.L2, dimension))
         vector = np.random.default_rng(0).standard_normal(dimension, dtype=np.float32)
         one, two = Uplink(mechanism), Uplink(mechanism, threads=2)
         payloads = [one.send(vector, seeded_rng(seed)) for seed in range(3)]
@@ -149,9 +149,7 @@ def test_many_payloads_average_to_the_clipped_update() -> None:
     probability below 67 * 2.6e-12 < 1e-9 (normal approximation; symbols are bounded and n = 4,000),
     plus the bias of the decoder, added by enumeration.
     """
-    mechanism = InterpolatedMVU(
-        design(2, 1, 3.0), Ball(Norm.L2, 1.0, WIDTH), decoder="unbiased-at-zero"
-    )
+    mechanism = InterpolatedMVU(design(2, 1, 3.0), Ball(Norm.L2, WIDTH), decoder="unbiased-at-zero")
     uplink, rng, count = Uplink(mechanism), seeded_rng(11), 4000
     vector = 4 * update(mechanism.ball, share=1.0)
     found = uplink.receive(uplink.send(vector, rng) for _ in range(count))
@@ -174,8 +172,8 @@ from quietbit.design.table import DesignSpec
 from quietbit.design.table import Design
 d = 2**25
 design = Design(DesignSpec(2, 1, 1.0), np.array([[0.75, 0.25], [0.25, 0.75]]), np.array([0.0, 1.0]))
-Uplink(InterpolatedMVU(design, Ball("l2", 1.0, 10))).send(np.ones(10, np.float32))
-uplink = Uplink(InterpolatedMVU(design, Ball("l2", 1.0, d)))
+Uplink(InterpolatedMVU(design, Ball("l2", 10))).send(np.ones(10, np.float32))
+uplink = Uplink(InterpolatedMVU(design, Ball("l2", d)))
 tree = {"a": np.ones(d // 2, np.float32), "b": [np.ones((2, d // 4), np.float32)]}
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 payload = uplink.send(tree)
@@ -194,7 +192,7 @@ def test_sending_takes_the_payload_and_little_more() -> None:
 @pytest.mark.parametrize("kind", ["float16", "bfloat16"])
 def test_half_precision_is_refused_where_samples_are_protected(kind: str) -> None:
     """Means of 10,000 gradients that differ in one lie further apart after rounding to 11 bits."""
-    mechanism = Gaussian(Ball(Norm.L2, 1.0, 64), 1.0)
+    mechanism = Gaussian(Ball(Norm.L2, 64), 1.0)
     middle = np.full(
         64, 0.1 + 2.0**-15 - (0.1 - float(np.float16(0.1)))
     )  # between two numbers of 11 bits
@@ -216,7 +214,7 @@ def test_half_precision_is_refused_where_samples_are_protected(kind: str) -> Non
 
 
 def test_one_payload_for_many_and_a_payload_of_another_mechanism_are_named():
-    ball = quietbit.Ball("l2", 1.0, 100)
+    ball = quietbit.Ball("l2", 100)
     target = {"ball": ball, "epsilon": 4.0, "delta": 1e-5, "adjacency": "zero-out"}
     vector, one_bit = (
         quietbit.Uplink(quietbit.calibrate(name, **target).mechanism) for name in ("vmvu", "imvu")
@@ -231,6 +229,6 @@ def test_one_payload_for_many_and_a_payload_of_another_mechanism_are_named():
 
 
 def test_an_epsilon_near_zero_is_refused_with_the_least():
-    target = {"ball": quietbit.Ball("l2", 1.0, 100), "delta": 1e-5, "adjacency": "replace-one"}
+    target = {"ball": quietbit.Ball("l2", 100), "delta": 1e-5, "adjacency": "replace-one"}
     with refuses("epsilon", 1e-6):
         quietbit.calibrate("vmvu", epsilon=1e-6, **target)

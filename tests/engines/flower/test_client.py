@@ -55,10 +55,10 @@ SHIFT = np.linspace(-0.2, 0.3, DIMENSION)
 pytestmark = pytest.mark.filterwarnings("ignore::quietbit.flower.SeededRngWarning")
 
 
-def request(number=1, node=11, kind="train", mechanism=MECHANISM, run=RUN, arrays=None):
+def request(number=1, node=11, kind="train", mechanism=MECHANISM, run=RUN, arrays=None, clip=1.0):
     be_the_server(run)
     content = RecordDict({"arrays": arrays or model(), "config": ConfigRecord({"lr": 0.1})})
-    content["quietbit"] = ConfigRecord(request_record(number, mechanism))
+    content["quietbit"] = ConfigRecord(request_record(number, mechanism, clip))
     message = Message(content, node, kind)
     message.metadata.__dict__["_message_id"] = f"request-{number}"
     return message

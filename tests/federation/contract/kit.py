@@ -94,7 +94,7 @@ class Federation(ABC):
         self.reasons: dict[int, Reason | None] = {}
         self.noted: dict[int, bool] = {}
         self.seen: dict[int, Any] = {}
-        self.mechanisms: dict[int, str] = {}  # that nodes were asked for an update with
+        self.requests: dict[int, Any] = {}  # that nodes were asked for an update with
         self.start()
 
     @property
@@ -159,7 +159,11 @@ class Federation(ABC):
 
     def asked_mechanism(self, node: int) -> Any:
         """Return the mechanism that a node was asked for an update with, from its request."""
-        return build(json.loads(self.mechanisms[node]))
+        return build(json.loads(self.requests[node]["mechanism"]))
+
+    def asked_uplink(self, node: int) -> Uplink:
+        """Return the way of what a node was asked for, at the clip of its request."""
+        return Uplink(self.asked_mechanism(node), clip=self.requests[node]["clip"])
 
 
 def flat(arrays: Mapping[str, Any]) -> Any:
@@ -221,7 +225,7 @@ class FlowerFederation(Federation):
             node = message.metadata.dst_node_id - self.FIRST
             if kind == RELEASE:
                 self._asked[node] = message
-                self.mechanisms[node] = str(message.content["quietbit"]["mechanism"])
+                self.requests[node] = dict(message.content["quietbit"])
             if change is not None:
                 record = dict(message.content["quietbit"])
                 change(node, record)
@@ -328,7 +332,7 @@ class FlareFederation(Federation):
         arrays = {name: np.array(value) for name, value in self.arrays(self.model).items()}
         task = self.server.asks(f"site-{node}", self.number - 1, arrays)
         self._tasks[node] = task
-        self.mechanisms[node] = task["quietbit"]["request"]["mechanism"]
+        self.requests[node] = dict(task["quietbit"]["request"])
         if change is not None:
             change(node, task["quietbit"]["request"])
         return task

@@ -24,7 +24,7 @@ from federation.node.makers import write_policy
 from quietbit import MovingClip
 from quietbit.errors import QuietbitError
 from quietbit.federation.batch import private_batch
-from quietbit.mechanism.adaptive_clip import Scout
+from quietbit.mechanism.scouts import Scout
 from quietbit.node.budget import account_of
 from quietbit.node.frame import Framed
 from quietbit.node.refusal import Reason
@@ -348,16 +348,15 @@ def test_the_clip_of_a_round_follows_from_the_scouts_before_who_send_no_update(
         updates = []
         answers = None
         for node in range(6):
-            mechanism = federation.asked_mechanism(node)
-            if not isinstance(mechanism, Scout):
-                updates.append((mechanism, federation.payload(node)))
+            uplink = federation.asked_uplink(node)
+            assert uplink.clip == pytest.approx(moving.clip, rel=1e-12)
+            if not isinstance(uplink.mechanism, Scout):
+                updates.append((uplink, federation.payload(node)))
                 continue
             if answers is None:
-                answers = Uplink(mechanism).aggregator()
+                answers = uplink.aggregator()
             answers.add(federation.payload(node))
-        mechanism = updates[0][0]
-        assert mechanism.ball.radius == pytest.approx(moving.clip, rel=1e-12)
-        mean = Uplink(mechanism).receive([payload for _, payload in updates])
+        mean = updates[0][0].receive([payload for _, payload in updates])
         assert federation.model == pytest.approx(before - mean, abs=1e-4)
         if answers is None:
             moving.stay()

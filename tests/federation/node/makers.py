@@ -19,7 +19,7 @@ from quietbit.node.refusal import NotAllowed
 from quietbit.node.request import Request, description_of
 
 DIMENSION = 42
-BALL = Ball(Norm.L2, 1.0, DIMENSION)
+BALL = Ball(Norm.L2, DIMENSION)
 MECHANISM = InterpolatedMVU(solve(DesignSpec(2, 1, 0.5)), BALL)
 NOISY = Gaussian(BALL, 4.0)
 

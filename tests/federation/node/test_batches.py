@@ -24,7 +24,7 @@ from quietbit.target import Adjacency, Target, Unit
 from quietbit.wire.uplink import Uplink
 from refusals import refuses
 
-BALL = Ball(Norm.L2, 1.0, DIMENSION)
+BALL = Ball(Norm.L2, DIMENSION)
 EXACT = PoissonBatch(Gaussian(BALL, 1e-3), 10, 0.5)
 NOISY = PoissonBatch(Gaussian(BALL, 0.02), 100, 0.1)  # mu 0.5 per release without sampling
 RULES = {

@@ -22,7 +22,7 @@ CAP = Target(8.0, 1e-5, "replace-one", trust=Trust.SECURE_AGGREGATION)
 
 
 def mechanism():
-    return InterpolatedMVU(solve(DesignSpec(2, 1, 0.3)), Ball(Norm.L2, 1.0, 42))
+    return InterpolatedMVU(solve(DesignSpec(2, 1, 0.3)), Ball(Norm.L2, 42))
 
 
 @pytest.fixture

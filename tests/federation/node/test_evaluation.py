@@ -13,9 +13,9 @@ from core.statistical.kit import seed
 from federation.node.makers import MECHANISM, books, forbids, keeper, policy, request, write_policy
 from quietbit import Adjacency, Uplink
 from quietbit.errors import InvalidParameter
-from quietbit.mechanism.adaptive_clip import AdaptiveClip
 from quietbit.mechanism.base import Mechanism
 from quietbit.mechanism.response import RandomisedResponse
+from quietbit.mechanism.scouts import Scouted
 from quietbit.node.budget import account_of, epsilon_spent
 from quietbit.node.frame import Framed
 from quietbit.node.gate import LocalGate
@@ -57,8 +57,8 @@ def test_answers_end_where_their_part_of_the_cap_does(tmp_path):
 
 def test_an_answer_inside_a_wrapper_is_refused_and_not_left_out_of_both_accounts(tmp_path):
     held = keeper(tmp_path, evaluate=1.6)
-    with refuses("mechanism of an answer", "AdaptiveClip"):
-        held.accept(asked(1, AdaptiveClip(ANSWER, 1.0)))
+    with refuses("mechanism of an answer", "Scouted"):
+        held.accept(asked(1, Scouted(ANSWER, 20, 0.5)))
     assert books(tmp_path).releases == 0
 
 

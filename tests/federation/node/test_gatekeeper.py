@@ -85,9 +85,9 @@ def test_refusals_keep_their_kind(tmp_path):
         with pytest.raises(InvalidParameter):
             remote.step(request())
         with pytest.raises(NotAllowed):
-            remote.accept(request(1, Gaussian(Ball(Norm.L2, 9.0, DIMENSION), 2.0)))
+            remote.accept(request(1, Gaussian(Ball(Norm.L2, DIMENSION), 2.0), clip=9.0))
         with pytest.raises(BudgetSpent):
-            remote.accept(request(1, Gaussian(Ball(Norm.L2, 1.0, DIMENSION), 0.1)))
+            remote.accept(request(1, Gaussian(Ball(Norm.L2, DIMENSION), 0.1)))
         remote.forget(3)
         (tmp_path / "ledger").rename(tmp_path / "gone")
         with pytest.raises(Unusable, match="owner's log"):

@@ -5,7 +5,7 @@ import pytest
 
 from federation.node.makers import DIMENSION, MECHANISM, books, forbids, keeper, policy, request
 from quietbit import Adjacency, InvalidPayload
-from quietbit.mechanism.adaptive_clip import AdaptiveClip
+from quietbit.mechanism.scouts import Scout, Scouted
 from quietbit.node.budget import account_of
 from quietbit.node.frame import Framed
 from quietbit.node.policy import Policy
@@ -17,7 +17,7 @@ from quietbit.wire.uplink import Uplink
 from refusals import refuses
 
 UPDATE = np.linspace(-0.2, 0.3, DIMENSION)
-MOVING = AdaptiveClip(MECHANISM, 1.0, 2, 0.2)
+MOVING = Scouted(MECHANISM, 2, 0.2)
 SENDS = [number for number in range(1, 60) if MOVING.is_turn_of(run_name(7), number, 11)]
 SCOUTS = sorted(set(range(1, 60)) - set(SENDS))
 BOTH = ("imvu", "scout")
@@ -31,24 +31,22 @@ def test_the_ledger_notes_one_mechanism_and_one_price_for_all_clips_updates_and_
     node, numbers = keeper(tmp_path, mechanisms=BOTH), range(1, 7)
     assert {number in SENDS for number in numbers} == {True, False}
     for number, clip in zip(numbers, (1.0, 0.3, 1.9, 0.31, 1.0, 0.5), strict=True):
-        mechanism = MOVING.at_clip(clip) if number in SENDS else MOVING.at_clip(clip).scout()
-        data = payload(node.accept(request(number, mechanism)).release([UPDATE]))
-        Uplink(mechanism).aggregator().add(data)
-        for other in (mechanism.at_clip(clip * 1.001), MECHANISM):
+        mechanism = MOVING if number in SENDS else Scout(MOVING)
+        data = payload(node.accept(request(number, mechanism, clip=clip)).release([UPDATE]))
+        Uplink(mechanism, clip=clip).aggregator().add(data)
+        for other in (Uplink(mechanism, clip=clip * 1.001), Uplink(MECHANISM, clip=clip)):
             with pytest.raises(InvalidPayload):
-                Uplink(other).receive([data])
+                other.receive([data])
     found = books(tmp_path)
     assert list(found.mechanisms) == [ProposedMechanism.read(description_of(MOVING)).identity]
     cap = Target(8.0, 1e-5, Adjacency.REPLACE_ONE)
-    each = ProposedMechanism.read(description_of(MOVING.at_clip(17.0).scout())).cost(
-        Adjacency.REPLACE_ONE, 0
-    )
+    each = ProposedMechanism.read(description_of(Scout(MOVING))).cost(Adjacency.REPLACE_ONE, 0)
     assert account_of(found, cap, 0).epsilon() == Account(cap, "adaptive").spend(each, 6).epsilon()
 
 
 def test_an_owner_who_does_not_name_scouts_has_none(tmp_path):
     with forbids("mechanisms"):
-        keeper(tmp_path).accept(request(SCOUTS[0], MOVING.scout()))
+        keeper(tmp_path).accept(request(SCOUTS[0], Scout(MOVING)))
     assert books(tmp_path).releases == 0
 
 
@@ -64,34 +62,33 @@ def test_an_owner_who_does_not_name_scouts_has_none(tmp_path):
 def test_the_owner_bounds_how_far_a_server_may_move_it(tmp_path, clip, rule):
     node = keeper(tmp_path, smallest_clip=0.2)
     with forbids(rule):
-        node.accept(request(SENDS[0], MOVING.at_clip(clip)))
+        node.accept(request(SENDS[0], MOVING, clip=clip))
     assert books(tmp_path).releases == 0
-    node.accept(request(SENDS[0], MOVING.at_clip(0.2)))
+    node.accept(request(SENDS[0], MOVING, clip=0.2))
     assert books(tmp_path).releases == 1
 
 
 @pytest.mark.parametrize("asks", [False, True])
 def test_an_answer_that_tells_more_makes_every_release_dearer(tmp_path, asks):
     """Whoever may have to answer pays for it: the cost is that of what a node would sample with."""
-    telling = AdaptiveClip(MECHANISM, 1.0, 2, 1 - 1e-8)
+    telling = Scouted(MECHANISM, 2, 1 - 1e-8)
     node = keeper(tmp_path, mechanisms=BOTH)
     with pytest.raises(BudgetSpent):
-        node.accept(request(SCOUTS[0] if asks else SENDS[0], telling.scout() if asks else telling))
+        node.accept(request(SCOUTS[0] if asks else SENDS[0], Scout(telling) if asks else telling))
     assert books(tmp_path).releases == 0
 
 
 def test_whatever_goes_wrong_is_the_coin_of_an_update_without_length(tmp_path):
     """Sixty coins are not all alike, but in one of 5e17 runs; an honest answer would be."""
-    sure = AdaptiveClip(MECHANISM, 1e-3, 2, 1 - 1e-8)
-    rounds = [
-        number for number in range(1, 400) if sure.scout().is_turn_of(run_name(7), number, 11)
-    ]
+    sure = Scout(Scouted(MECHANISM, 2, 1 - 1e-8))
+    rounds = [number for number in range(1, 400) if sure.is_turn_of(run_name(7), number, 11)]
     node = keeper(tmp_path, epsilon=1e6, mechanisms=BOTH, releases=200, releases_per_day=200)
     said = {kind: [] for kind in (0, 1, 2)}
     for place, number in enumerate(rounds[:180]):
         kind = place % 3
         update = (None, [np.full(DIMENSION, np.nan)], [UPDATE])[kind]
-        said[kind].append(payload(node.accept(request(number, sure.scout())).release(update))[-5:])
+        accepted = node.accept(request(number, sure, clip=1e-3))
+        said[kind].append(payload(accepted.release(update))[-5:])
     assert len(set(said[0])) == len(set(said[1])) == 2
     assert len(set(said[2])) == 1
 

@@ -6,7 +6,6 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from attrs import evolve
 
 from federation.node.makers import (
     DIMENSION,
@@ -130,7 +129,7 @@ def test_the_cap_ends_it_whatever_is_asked(tmp_path):
     held, answers = keeper(tmp_path, epsilon=4.0), 0
     for number in range(1, 40):
         design = solve(DesignSpec(2, 1, 0.4 + number / 50))
-        mechanism = InterpolatedMVU(design, Ball(Norm.L2, 1.0, DIMENSION))
+        mechanism = InterpolatedMVU(design, Ball(Norm.L2, DIMENSION))
         try:
             held.accept(request(1, mechanism, run=number)).release(None)
         except BudgetSpent as error:
@@ -184,14 +183,14 @@ def test_counts_in_all_and_per_day(tmp_path, monkeypatch):
 
 
 def test_a_least_price_bounds_requests_that_cost_nearly_nothing(tmp_path):
-    faint = InterpolatedMVU(solve(DesignSpec(2, 1, 0.01)), Ball(Norm.L2, 1e-3, DIMENSION))
+    faint = InterpolatedMVU(solve(DesignSpec(2, 1, 0.01)), Ball(Norm.L2, DIMENSION))
     for floor, most in ((0.0, 30), (0.5, 17)):
         folder = tmp_path / str(floor)
         folder.mkdir()
         held, answers = keeper(folder, epsilon=4.0, least_epsilon=floor), 0
         for number in range(1, 31):
             try:
-                held.accept(request(number, faint))
+                held.accept(request(number, faint, clip=1e-3))
             except BudgetSpent:
                 break
             answers += 1
@@ -212,9 +211,8 @@ def test_what_the_policy_forbids_is_neither_priced_into_nor_noted(tmp_path):
     held = keeper(tmp_path, mechanisms=("gaussian",))
     with forbids("mechanisms"):
         held.accept(request())
-    large = evolve(NOISY, ball=Ball(Norm.L2, 3.0, DIMENSION))
     with forbids("largest-clip"):
-        held.accept(request(1, large))
+        held.accept(request(1, NOISY, clip=3.0))
     assert books(tmp_path).count == 1
 
 
@@ -314,8 +312,8 @@ def test_the_seeded_warning_is_a_warning(tmp_path):
 
 def test_rows_that_all_nodes_share_are_those_of_the_requests_round(tmp_path):
     """A server that asks twice about the same rows, in different rounds, is refused."""
-    inner = Gaussian(Ball(Norm.L2, 1.0, 16), 4.0)
-    shared = Projected(inner, Ball(Norm.L2, 1.0, DIMENSION), rows=0)
+    inner = Gaussian(Ball(Norm.L2, 16), 4.0)
+    shared = Projected(inner, Ball(Norm.L2, DIMENSION), rows=0)
     gate = keeper(tmp_path)
     for wrong in (shared, shared.for_round(run_name(7), 2), shared.for_round(run_name(8), 3)):
         with refuses("mechanism"):

@@ -11,7 +11,7 @@ from quietbit.mechanism.rotation import round_number
 from quietbit.node.request import Request, SumPart, run_name, sum_plan
 from refusals import refuses
 
-LARGER = InterpolatedMVU(MECHANISM.design, Ball("l2", 1.0, 43))
+LARGER = InterpolatedMVU(MECHANISM.design, Ball("l2", 43))
 
 
 def asked(clients=6, threshold=4, server="honest-but-curious", run=1, number=1, honest=2, **near):
@@ -33,6 +33,7 @@ def test_a_plan_is_of_everything_that_clients_must_agree_on():
         "delta": 1e-6,
         "adjacency": "replace-one",
         "unit": "sample",
+        "clip": 2.0,
     }
     parts = {"clients": 7, "threshold": 5, "honest": 3}
     contexts = {

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from federation.node.makers import DIMENSION, MECHANISM, books, policy, write_policy
-from quietbit.mechanism.adaptive_clip import AdaptiveClip
+from quietbit.mechanism.scouts import Scout, Scouted
 from quietbit.node.ledger import LedgerError
 from quietbit.node.refusal import BudgetSpent
 from quietbit.node.sender import PrivateSender
@@ -61,8 +61,8 @@ def test_what_cannot_be_sent_is_zero_and_counts(tmp_path):
 
 def test_a_sender_of_a_clip_that_clients_scout_for_is_not_stuck_where_it_would_scout(tmp_path):
     path = write_policy(tmp_path, epsilon=50.0, mechanisms=("imvu", "scout"))
-    moving = AdaptiveClip(MECHANISM, 1.0, 2, 0.2)
-    for mechanism in (moving, moving.scout()):
+    moving = Scouted(MECHANISM, 2, 0.2)
+    for mechanism in (moving, Scout(moving)):
         sender = PrivateSender(Uplink(mechanism), path)
         Uplink(mechanism).aggregator().add_all([sender.send(np.zeros(DIMENSION)) for _ in range(6)])
     assert books(tmp_path).releases == 12

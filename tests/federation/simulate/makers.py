@@ -43,8 +43,8 @@ def small_problem(samples: int = 1, **given: Any) -> LinearSoftmax:
 
 def mechanisms(dimension: int, clip: float = 0.5) -> dict[str, Any]:
     """One of each kind; widths of one to sixteen bits and floats."""
-    ball = quietbit.Ball(Norm.L2, clip, dimension)
-    taxi = quietbit.Ball(Norm.L1, clip, dimension)
+    ball = quietbit.Ball(Norm.L2, dimension)
+    taxi = quietbit.Ball(Norm.L1, dimension)
     design = quietbit.solve(quietbit.DesignSpec(2, 1, 1.0))
     wide = quietbit.solve(quietbit.DesignSpec(8, 3, 5.0))
     return {
@@ -61,7 +61,7 @@ def mechanisms(dimension: int, clip: float = 0.5) -> dict[str, Any]:
 
 def steps_for(mechanism: Any, unit: Unit = Unit.CLIENT, **given: Any) -> LocalPlan:
     """What clients do before such a mechanism."""
-    return LocalPlan(mechanism.ball.norm, mechanism.ball.radius, unit, **given)
+    return LocalPlan(mechanism.ball.norm, 1.0, unit, **given)
 
 
 def setting(**given: Any) -> Setting:

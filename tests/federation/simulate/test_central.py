@@ -68,7 +68,7 @@ def test_central_noise_is_that_which_is_accounted():
         current = play_round(number, np.arange(64), mechanism, side, problem.initial(0))
         steps = current.mean() * 64 / grid  # 64 and the grid are powers of two
         np.testing.assert_array_equal(steps, np.rint(steps))
-    floats = mechanism.sigma * np.random.default_rng(1).normal(size=39) / grid
+    floats = mechanism.unit * plan.clip * np.random.default_rng(1).normal(size=39) / grid
     assert (floats != np.rint(floats)).any()
 
 

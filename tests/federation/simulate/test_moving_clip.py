@@ -14,7 +14,7 @@ import pytest
 from federation.simulate.makers import small_problem
 from plans import flat_plan
 from quietbit.federation.simulate import Score, SimulatedPlan, Training, simulate
-from quietbit.mechanism.abilities import is_unmasked
+from quietbit.mechanism.scouts import Scout
 from quietbit.wire.payload import Header
 from quietbit.wire.uplink import Uplink
 from quietbit_lab.experiment.record import Setting, plan_table, run_record
@@ -96,7 +96,7 @@ def test_bytes_are_those_of_updates_and_of_answers() -> None:
     """Ninety updates of five floats and a header, and ten answers of one byte and a header."""
     run = simulate(Long(), plan(every=10), Training(0.1, 3))
     each = (
-        [Header.of(one).size for one in (run.mechanism, run.mechanism.scout())]
+        [Header.of(one).size for one in (run.mechanism, Scout(run.mechanism))]
         if run.mechanism
         else []
     )
@@ -111,9 +111,7 @@ def test_a_scout_sends_no_update() -> None:
     plain = Uplink.send
 
     def noted(self: Uplink, update: Any, rng: Any = None) -> bytes:
-        asked[is_unmasked(self.mechanism)].append(
-            int(np.searchsorted(LENGTHS, np.float32(update[0])))
-        )
+        asked[self.mechanism.unmasked].append(int(np.searchsorted(LENGTHS, np.float32(update[0]))))
         return plain(self, update, rng)
 
     with pytest.MonkeyPatch.context() as patch:
@@ -159,7 +157,7 @@ def test_payloads_of_the_round_before_are_of_another_clip(monkeypatch: pytest.Mo
 
     def noted(self: Uplink, update: Any, rng: Any = None) -> bytes:
         data = plain(self, update, rng)
-        sent.append((self.mechanism.ball.radius, data[24:56]))
+        sent.append((self.clip, data[24:56]))
         return data
 
     monkeypatch.setattr(Uplink, "send", noted)

@@ -16,7 +16,7 @@ def test_clipped_rows_lie_in_the_ball_exactly(norm, scale):
     rows = (rng.standard_normal((40, 501)) * scale).astype(np.float32)
     before = rows.copy()
     clip_rows(rows, norm, 0.3)
-    ball = Ball(norm, 0.3, 501)
+    ball = Ball(norm, 501)
     for row, old in zip(rows, before, strict=True):
         assert ball.contains(row)
         if ball.contains(old * np.float32(1.00001)):

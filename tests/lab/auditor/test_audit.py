@@ -30,7 +30,7 @@ SURE = 1 - 1e-9
 
 # One coordinate, zero-out: the claim log((1 + e^eps)/2) is attained, so there is nothing to hide
 # behind.
-HONEST = InterpolatedMVU(design(2, 1, 3.0), Ball(Norm.L1, 1.0, 1))
+HONEST = InterpolatedMVU(design(2, 1, 3.0), Ball(Norm.L1, 1))
 
 
 @pytest.mark.long  # a tenth is caught in tests/attack/test_audit_power.py
@@ -55,7 +55,7 @@ def test_the_honest_one_is_not_and_the_bound_is_near() -> None:
 
 def test_noise_of_a_fifth_of_its_size_exceeds_the_claimed_epsilon() -> None:
     """Its lower bound alone does: the Gaussian's account leaves little room."""
-    cheat = stronger(Gaussian(Ball(Norm.L2, 1.0, 1), 1.0), 5.0)
+    cheat = stronger(Gaussian(Ball(Norm.L2, 1), 1.0), 5.0)
     found = audit(
         cheat,
         Adjacency.ZERO_OUT,
@@ -69,7 +69,7 @@ def test_noise_of_a_fifth_of_its_size_exceeds_the_claimed_epsilon() -> None:
 
 
 def test_it_finds_a_good_part_of_a_gaussians_epsilon() -> None:
-    mechanism = Gaussian(Ball(Norm.L2, 1.0, 1), 0.5)
+    mechanism = Gaussian(Ball(Norm.L2, 1), 0.5)
     found = audit(mechanism, Adjacency.REPLACE_ONE, rng=seeded_rng(1), delta=1e-3, samples=1000)
     exact = mechanism.privacy(Adjacency.REPLACE_ONE).epsilon(1e-3)
     assert 0.15 * exact < found.epsilon_lower < exact
@@ -87,7 +87,7 @@ def test_an_adjacency_may_be_a_word() -> None:
 
 
 def test_an_uplink_with_a_structure_is_audited_like_its_mechanism() -> None:
-    mechanism = Gaussian(Ball(Norm.L2, 1.0, 4), 0.5)
+    mechanism = Gaussian(Ball(Norm.L2, 4), 0.5)
     uplink = Uplink(mechanism, like={"a": np.zeros((2, 2), dtype=np.float16)})
     found = [
         audit(one, Adjacency.ZERO_OUT, rng=seeded_rng(3), samples=100)
@@ -98,7 +98,7 @@ def test_an_uplink_with_a_structure_is_audited_like_its_mechanism() -> None:
 
 def test_progress_is_told() -> None:
     told: list[tuple[float, str]] = []
-    mechanism = Gaussian(Ball(Norm.L2, 1.0, 2), 0.5)
+    mechanism = Gaussian(Ball(Norm.L2, 2), 0.5)
     audit(
         mechanism,
         Adjacency.ZERO_OUT,
@@ -139,7 +139,7 @@ def test_verdicts(changed: dict[str, Any], verdict: str) -> None:
 @pytest.mark.long  # a power study
 def test_what_is_detectable_is_detected_nine_times_in_ten() -> None:
     """A response too strong is found in 4 of 6 tries or more; fewer have a chance of 0.016."""
-    mechanism = InterpolatedMVU(design(2, 1, 2.0), Ball(Norm.L1, 1.0, 1))
+    mechanism = InterpolatedMVU(design(2, 1, 2.0), Ball(Norm.L1, 1))
     usual = {"delta": 0.0, "samples": 250, "confidence": 0.99}
     claim = audit(mechanism, Adjacency.ZERO_OUT, rng=seeded_rng(seed(1)), **usual)  # type: ignore[arg-type]
     gain = 1 + claim.detectable / claim.epsilon_upper
@@ -155,7 +155,7 @@ def test_what_is_detectable_is_detected_nine_times_in_ten() -> None:
 def test_refusals(changed: dict[str, Any]) -> None:
     usual: dict[str, Any] = {"rng": seeded_rng(1), "samples": 100}
     with pytest.raises(InvalidParameter):
-        audit(Gaussian(Ball(Norm.L2, 1.0, 1), 0.5), Adjacency.ZERO_OUT, **(usual | changed))
+        audit(Gaussian(Ball(Norm.L2, 1), 0.5), Adjacency.ZERO_OUT, **(usual | changed))
 
 
 @frozen
@@ -182,7 +182,7 @@ class Claiming(Wrapper, RoughMoments):
     "claim", [{"mean": math.nan}, {"spread": math.inf}, {"spread": -1.0}, {"moment_error": 2.0}]
 )
 def test_claims_that_are_none_are_refused(claim: dict[str, float]) -> None:
-    inner = Gaussian(Ball(Norm.L2, 1.0, 2), 0.5)
+    inner = Gaussian(Ball(Norm.L2, 2), 0.5)
 
     class Standing:
         mechanism = Claiming(inner, **claim)
@@ -193,7 +193,7 @@ def test_claims_that_are_none_are_refused(claim: dict[str, float]) -> None:
 
 
 def test_a_mechanism_may_say_how_good_its_moments_are() -> None:
-    inner = Gaussian(Ball(Norm.L2, 1.0, 40), 0.5)
+    inner = Gaussian(Ball(Norm.L2, 40), 0.5)
     verdicts = []
     for error in (0.0, 0.2):
 

@@ -26,7 +26,7 @@ TARGET: dict[str, Any] = {"epsilon": 4.0, "delta": 1e-5, "adjacency": "replace-o
 
 
 def found(word: str, size: int = SIZE, **choices: Any) -> Any:
-    return calibrate(word, ball=Ball(Norm.L2, 2.0, size), **TARGET, **choices).mechanism
+    return calibrate(word, ball=Ball(Norm.L2, size), **TARGET, **choices).mechanism
 
 
 def decoded(mechanism: Any, body: bytes) -> Any:
@@ -81,9 +81,7 @@ def test_an_attacker_who_searches_moves_the_server_as_far_as_stated(
     seeds, normals = draws
     scores = normals @ turned[places]
     best = seeds[int(scores.argmax())]
-    along = (
-        float(decoded(mechanism, bytes(mechanism.nonce_size) + best) @ aim) / mechanism.ball.radius
-    )
+    along = float(decoded(mechanism, bytes(mechanism.nonce_size) + best) @ aim)
     assert along == pytest.approx(float(scores.max()) / mechanism.profile.gain_lower, rel=1e-3)
     assert poisoned(mechanism, WORK - 5) < along < poisoned(mechanism, WORK + 27)
 
@@ -91,7 +89,7 @@ def test_an_attacker_who_searches_moves_the_server_as_far_as_stated(
 @pytest.mark.parametrize("word", ["imvu", "gaussian", "sign", "skellam", "mvu"])
 def test_no_payload_that_the_server_takes_is_longer_than_stated(word: str) -> None:
     mechanism, rng = found(word), np.random.default_rng(seed(7))
-    most = poisoned(mechanism) * mechanism.ball.radius
+    most = poisoned(mechanism)
     longest = 0.0
     for _ in range(200):
         body = rng.bytes(mechanism.layout.size)
@@ -109,7 +107,7 @@ def test_no_payload_that_the_server_takes_is_longer_than_stated(word: str) -> No
 
 def test_floats_just_below_the_bound_are_taken_and_just_above_refused() -> None:
     mechanism = found("gaussian")
-    each = poisoned(mechanism) * 2.0 / SIZE**0.5
+    each = poisoned(mechanism) / SIZE**0.5
     vector = decoded(mechanism, np.full(SIZE, each * 0.999, dtype="<f4").tobytes())
     assert np.linalg.norm(vector) == pytest.approx(each * 0.999 * SIZE**0.5, rel=1e-4)
     with pytest.raises(ValueError, match="length of the payload"):
@@ -137,10 +135,7 @@ def test_a_search_along_rows_of_the_rotation_reaches_as_far_as_stated(
         KERNEL.rotate_back(aim, mechanism.rotation_seed)
         scores = normals[:, among].sum(axis=1) / len(among) ** 0.5
         best = seeds[int(scores.argmax())]
-        reached.append(
-            float(decoded(mechanism, nonce[: mechanism.nonce_size] + best) @ aim)
-            / mechanism.ball.radius
-        )
+        reached.append(float(decoded(mechanism, nonce[: mechanism.nonce_size] + best) @ aim))
     assert (
         min(reached) > 3 * seed_maximum(WORK) / mechanism.profile.gain_lower
     )  # what a random direction would reach
@@ -153,8 +148,8 @@ def test_the_rows_of_few_codes_are_a_direction_too() -> None:
     mechanism = found("imvu", 4096, coordinates=SIZE)
     body = bytes(mechanism.layout.size - SIZE // 8) + bytes([255]) * (SIZE // 8)
     vector = decoded(mechanism, body)
-    assert float(np.linalg.norm(vector)) <= poisoned(mechanism) * 2.0 * (1 + 1e-6)
-    assert float(np.linalg.norm(vector)) >= 0.9 * poisoned(mechanism) * 2.0
+    assert float(np.linalg.norm(vector)) <= poisoned(mechanism) * (1 + 1e-6)
+    assert float(np.linalg.norm(vector)) >= 0.9 * poisoned(mechanism)
 
 
 def test_fewer_rows_are_longer() -> None:
@@ -176,8 +171,8 @@ def test_a_share_of_clients_moves_a_mean_by_its_share_unless_masks_hide_it() -> 
 
 
 def test_several_steps_reach_as_far_as_a_server_takes_their_difference() -> None:
-    site = LocalSteps(PoissonBatch(Gaussian(Ball(Norm.L2, 2.0, SIZE), 0.01), 10, 0.5), 5, 0.1, 1)
-    clips = poisoned(site) * 5 * 0.1 * 2.0
+    site = LocalSteps(PoissonBatch(Gaussian(Ball(Norm.L2, SIZE), 0.01), 10, 0.5), 5, 0.1, 1)
+    clips = poisoned(site) * 5 * 0.1
     scale = np.float32(0.999 * honest_length(site) / np.sqrt(SIZE))
     longest = decoded(site, scale.tobytes() + bytes([255]) * (site.layout.size - 4))
     assert 0.99 * clips <= np.linalg.norm(longest) <= clips

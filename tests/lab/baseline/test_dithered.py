@@ -6,10 +6,11 @@ import numpy as np
 import pytest
 
 from core.mechanism.makers import design, table
-from path import encode
 from quietbit import Ball, Norm
 from quietbit.kernel.rng import seeded_rng
 from quietbit.target import Adjacency
+from quietbit.wire.payload import Payload
+from quietbit.wire.uplink import Uplink
 from quietbit_lab.baseline.dithered import DitheredMVU
 from quietbit_lab.baseline.dithered_cost import dithered_l1_cost, dithered_l2_cost
 from refusals import refuses
@@ -17,13 +18,13 @@ from refusals import refuses
 
 @pytest.mark.parametrize("levels", [2, 3, 4, 9])
 def test_the_mean_is_linear_for_an_unbiased_design(levels: int) -> None:
-    mechanism = DitheredMVU(design(levels, 1, 2.0), Ball(Norm.L2, 1.5, 4))
-    for value in np.linspace(-1.5, 1.5, 11):
+    mechanism = DitheredMVU(design(levels, 1, 2.0), Ball(Norm.L2, 4))
+    for value in np.linspace(-1.0, 1.0, 11):
         assert mechanism.expectation(value) == pytest.approx(value, abs=1e-9)
 
 
 def test_at_a_level_the_law_is_the_row() -> None:
-    mechanism = DitheredMVU(table(5, 2, 2.0), Ball(Norm.L1, 1.0, 4))
+    mechanism = DitheredMVU(table(5, 2, 2.0), Ball(Norm.L1, 4))
     for i, x in enumerate(np.linspace(0, 1, 5)):
         assert np.allclose(
             mechanism.distribution(2 * x - 1), mechanism.design.probabilities[i], rtol=1e-12
@@ -33,7 +34,7 @@ def test_at_a_level_the_law_is_the_row() -> None:
 @pytest.mark.parametrize("norm", Norm)
 @pytest.mark.parametrize("levels", [2, 5])
 def test_the_account_is_the_theorem_at_the_reach(norm: Norm, levels: int) -> None:
-    ball = Ball(norm, 1.0, 50)
+    ball = Ball(norm, 50)
     mechanism = DitheredMVU(table(levels, 2, 2.0), ball)
     theorem = dithered_l2_cost if norm is Norm.L2 else dithered_l1_cost
     for adjacency in Adjacency:
@@ -48,20 +49,19 @@ def test_the_account_is_the_theorem_at_the_reach(norm: Norm, levels: int) -> Non
 
 def test_more_levels_shorten_the_reach() -> None:
     reaches = [
-        DitheredMVU(design(levels, 1, 2.0), Ball(Norm.L2, 1.0, 1000)).reach for levels in (3, 9, 33)
+        DitheredMVU(design(levels, 1, 2.0), Ball(Norm.L2, 1000)).reach for levels in (3, 9, 33)
     ]
     assert reaches[0] > reaches[1] > reaches[2] > 0.5
-    alone = DitheredMVU(design(3, 1, 2.0), Ball(Norm.L2, 1.0, 1))
+    alone = DitheredMVU(design(3, 1, 2.0), Ball(Norm.L2, 1))
     assert alone.reach == pytest.approx(0.5)  # one coordinate never leaves [0, 1]
 
 
 def test_an_extreme_coordinate_stays_on_the_outermost_level() -> None:
-    """At radius 0.7 scaling rounds; the code of a boundary coordinate must follow the last row."""
-    mechanism = DitheredMVU(design(4, 1, 20.0), Ball(Norm.L2, 0.7, 1))
+    """At clip 0.7 scaling rounds; the code of a boundary coordinate must follow the last row."""
+    mechanism = DitheredMVU(design(4, 1, 20.0), Ball(Norm.L2, 1))
+    uplink, rng = Uplink(mechanism, clip=0.7), seeded_rng(1)
     codes = [
-        int(encode(mechanism, np.array([0.7]), rng)[0])
-        for rng in [seeded_rng(1)]
-        for _ in range(200)
+        int(Payload.from_bytes(uplink.send(np.array([0.7]), rng)).codes()[0]) for _ in range(200)
     ]
     assert set(codes) == {1}  # the other symbol has probability below 1e-3 here
     assert mechanism.design.probabilities[-1, 0] < 5e-3
@@ -69,6 +69,6 @@ def test_an_extreme_coordinate_stays_on_the_outermost_level() -> None:
 
 def test_wrong_fields_are_refused() -> None:
     with refuses("design"):
-        DitheredMVU(None, Ball(Norm.L2, 1.0, 1))  # type: ignore[arg-type]
+        DitheredMVU(None, Ball(Norm.L2, 1))  # type: ignore[arg-type]
     with refuses("ball"):
         DitheredMVU(design(), math.pi)  # type: ignore[arg-type]

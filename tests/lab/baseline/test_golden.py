@@ -22,7 +22,7 @@ from quietbit_lab.baseline.privunit import step_profile
 from quietbit_lab.baseline.staircase import best_gamma, mean_square
 
 GOLDEN = tomllib.loads((Path(__file__).parent / "baselines.toml").read_text(encoding="utf-8"))
-BALL = Ball(Norm.L2, 1.0, GOLDEN["dimension"])
+BALL = Ball(Norm.L2, GOLDEN["dimension"])
 CASES = list(enumerate(GOLDEN["epsilons"]))
 NEAR = GOLDEN["tolerance"]
 

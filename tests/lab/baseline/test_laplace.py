@@ -15,7 +15,7 @@ from quietbit.target import Adjacency
 from quietbit_lab.baseline.noise import Laplace
 from refusals import refuses
 
-BALL = Ball(Norm.L1, 2.0, 5)
+BALL = Ball(Norm.L1, 5)
 
 
 def divergence(shift: float, alpha: float) -> float:
@@ -53,9 +53,9 @@ def test_moving_several_coordinates_costs_no_more_than_moving_one_by_their_sum()
 
 def test_noise_has_the_scale_it_says() -> None:
     mechanism = Laplace(BALL, 0.5)
-    assert mechanism.scale == 1.0
-    assert mechanism.variance(0.1) == 2.0
-    update = np.array([0.5, -0.5, 0.25, 0.0, 0.0])
+    assert mechanism.unit == 0.5
+    assert mechanism.variance(0.1) == 0.5
+    update = np.array([0.25, -0.25, 0.125, 0.0, 0.0])
     noisy, noise = (
         decode(mechanism, encode(mechanism, v, seeded_rng(1))) for v in (update, np.zeros(5))
     )
@@ -64,6 +64,6 @@ def test_noise_has_the_scale_it_says() -> None:
 
 def test_refusals() -> None:
     with refuses("norm of the ball", "l2"):
-        Laplace(Ball(Norm.L2, 1.0, 5), 1.0)
+        Laplace(Ball(Norm.L2, 5), 1.0)
     with refuses("scale_multiplier", 0.0):
         Laplace(BALL, 0.0)

@@ -33,7 +33,7 @@ def test_every_number_is_checked(name: str) -> None:
                     evolve(mechanism, **{field.name: bad})
     other = Norm.L1 if mechanism.ball.norm is Norm.L2 else Norm.L2
     with refuses("norm of the ball", other.value):
-        evolve(mechanism, ball=Ball(other, 1.0, 67))
+        evolve(mechanism, ball=Ball(other, 67))
 
 
 @pytest.mark.parametrize("name", BASELINES)
@@ -56,7 +56,7 @@ def test_a_number_that_no_client_sends_is_refused(name: str) -> None:
 
 
 def test_sums_with_too_little_noise_or_too_few_clients_have_no_account() -> None:
-    ball = Ball(Norm.L2, 1.0, 50)
+    ball = Ball(Norm.L2, 50)
     with refuses("deviation of one client's integers"):
         DistributedDiscreteGaussian(ball, 100, 1e-3, wire_bits=8)
     with refuses("clients", 1):
@@ -64,7 +64,7 @@ def test_sums_with_too_little_noise_or_too_few_clients_have_no_account() -> None
 
 
 def test_ppr_pays_twice_alpha_for_what_it_simulates() -> None:
-    ball = Ball(Norm.L2, 1.0, 50)
+    ball = Ball(Norm.L2, 50)
     found = PoissonRepresentation(ball, 0.5, 1.1)
     assert found.privacy(Adjacency.REPLACE_ONE).epsilon(0.0) == pytest.approx(1.1, rel=1e-9)
     assert found.error().squared == pytest.approx(step_profile(0.5).gain_lower ** -2)

@@ -13,8 +13,8 @@ from quietbit.target import Adjacency
 from quietbit_lab.baseline.noise import Laplace, Sign
 from refusals import refuses
 
-GAUSSIAN = Gaussian(Ball(Norm.L2, 1.0, 9), 1.0)
-LAPLACE = Laplace(Ball(Norm.L1, 1.0, 9), 1.0)
+GAUSSIAN = Gaussian(Ball(Norm.L2, 9), 1.0)
+LAPLACE = Laplace(Ball(Norm.L1, 9), 1.0)
 
 
 @pytest.mark.parametrize("inner", [GAUSSIAN, LAPLACE])
@@ -32,7 +32,7 @@ def test_it_is_the_sign_of_the_inner_release_with_its_account(inner: Gaussian | 
         assert ours.pure_epsilon() >= theirs.pure_epsilon()
 
 
-STRONG = [Gaussian(Ball(Norm.L2, 1.0, 9), 0.007), Laplace(Ball(Norm.L1, 1.0, 9), 0.01)]
+STRONG = [Gaussian(Ball(Norm.L2, 9), 0.007), Laplace(Ball(Norm.L1, 9), 0.01)]
 
 
 @pytest.mark.parametrize("inner", STRONG)

@@ -24,13 +24,13 @@ from quietbit_lab.baseline.skellam import (
 )
 from refusals import refuses
 
-BALL = Ball(Norm.L2, 2.0, 100)
+BALL = Ball(Norm.L2, 100)
 
 
 def test_the_noise_has_the_variance_it_says_and_not_twice_that() -> None:
     mechanism = Skellam(BALL, 1.5)
-    assert math.sqrt(mechanism.noise_variance) == pytest.approx(1.5 * 2.0 * mechanism.scale)
-    assert mechanism.variance(0.0) == pytest.approx((1.5 * 2.0) ** 2, rel=1e-3)
+    assert math.sqrt(mechanism.noise_variance) == pytest.approx(1.5 * mechanism.scale)
+    assert mechanism.variance(0.0) == pytest.approx(1.5**2, rel=1e-3)
 
 
 def test_codes_wrap_modulo_a_power_of_two_exactly() -> None:
@@ -64,7 +64,7 @@ def test_the_scale_leaves_room_for_signal_and_noise(bits: int, multiplier: float
         assert "more bits" in str(refusal)  # noqa: PT017
         return
     half, mean = 2 ** (bits - 1), mechanism.noise_variance / 2
-    signal = min(1.0, math.sqrt(2 * math.log(4 * 128 / 1e-6) / 128)) * 2.0 * mechanism.scale + 1
+    signal = min(1.0, math.sqrt(2 * math.log(4 * 128 / 1e-6) / 128)) * mechanism.scale + 1
     room = half - 1 - signal
     assert 128 * 2 * stats.skellam.sf(math.floor(room), mean, mean) <= 0.5e-6
     bolder = Skellam(BALL, multiplier, bits=bits, wrap_probability=0.1)
@@ -73,7 +73,7 @@ def test_the_scale_leaves_room_for_signal_and_noise(bits: int, multiplier: float
 
 def test_wrapping_is_as_rare_as_promised() -> None:
     """The same words by hand: how often a release leaves the modulus, and that codes wrap."""
-    mechanism = Skellam(Ball(Norm.L2, 1.0, 64), 0.5, bits=8, wrap_probability=0.1)
+    mechanism = Skellam(Ball(Norm.L2, 64), 0.5, bits=8, wrap_probability=0.1)
     vector, rng, again = update(mechanism.ball), seeded_rng(3), seeded_rng(3)
     wrapped = 0
     for _ in range(400):
@@ -94,7 +94,7 @@ def test_sensitivities_double_when_replacing() -> None:
     assert (l1_twice, l2_twice) == pytest.approx((2 * l1, 2 * l2))
     assert l2 <= l1 <= l2**2
     assert l1 <= math.sqrt(128) * l2 * (1 + 1e-12)
-    reach = 2.0 * mechanism.scale
+    reach = mechanism.scale
     assert reach <= l2 <= reach + math.sqrt(128)
 
 
@@ -125,7 +125,7 @@ def test_seeds_of_the_rotation_change_codes_not_the_account() -> None:
 @pytest.mark.parametrize(
     "arguments",
     [
-        {"ball": Ball(Norm.L1, 1.0, 5)},
+        {"ball": Ball(Norm.L1, 5)},
         {"noise_multiplier": 0.0},
         {"noise_multiplier": math.nan},
         {"bits": 1},
@@ -159,7 +159,7 @@ def test_rounded_on_its_own_the_codes_are_mixtures_of_two_neighbours() -> None:
 
 def test_distances_before_rounding_are_those_of_the_updates() -> None:
     mechanism = IndependentSkellam(Skellam(BALL, 0.1))
-    steps = 2.0 * mechanism.inner.scale
+    steps = mechanism.inner.scale
     zero, other = Adjacency.ZERO_OUT, Adjacency.REPLACE_ONE
     assert steps <= mechanism.grid_steps(zero.radii) <= steps * (1 + 1e-12)
     assert mechanism.grid_steps(other.radii) == pytest.approx(2 * steps, rel=1e-12)
@@ -180,7 +180,7 @@ def test_noise_too_little_for_independent_rounding_is_refused() -> None:
 
 def test_noise_that_takes_too_long_to_draw_is_refused() -> None:
     """Little noise in 16 bits: tails of thousands of words, a table that took ten minutes."""
-    ball = Ball(Norm.L2, 1.0, 1000)
+    ball = Ball(Norm.L2, 1000)
     with refuses("random words of a draw"):
         Skellam(ball, 3e-4, bits=16)
     assert Skellam(ball, 1e-2, bits=16)._words <= 64

@@ -5,7 +5,7 @@ from quietbit.target import Target, Trust
 from quietbit_lab.baseline.sum_rows import compare_sums
 from refusals import refuses
 
-BALL = Ball(Norm.L2, 2.0, 5000)
+BALL = Ball(Norm.L2, 5000)
 TARGET = Target(1.0, 1e-5, "zero-out", releases=10)
 
 
@@ -34,4 +34,4 @@ def test_distributed_noise_counts_on_the_honest_too() -> None:
 
 def test_only_an_l2_ball_is_compared() -> None:
     with refuses("norm of the ball", "l1"):
-        compare_sums(ball=Ball(Norm.L1, 1.0, 4), clients=10, target=TARGET)
+        compare_sums(ball=Ball(Norm.L1, 4), clients=10, target=TARGET)

@@ -41,7 +41,7 @@ def test_constants_are_the_library_s_and_ordered(capsys):
         1 + 1e-9
     )  # alpha L^2 / 2 at alpha = 2
     design = quietbit.solve(quietbit.DesignSpec(8, 2, 3.0))
-    mechanism = quietbit.InterpolatedMVU(design, quietbit.Ball("l1", 1.0, 1000))
+    mechanism = quietbit.InterpolatedMVU(design, quietbit.Ball("l1", 1000))
     curve = mechanism.privacy(quietbit.Adjacency.REPLACE_ONE)
     assert facts["epsilon_upper"] == (curve * 3).epsilon(1e-5)
     assert facts["identity"] == design.identity()
@@ -80,7 +80,7 @@ def test_a_file_serves_as_well_as_a_name(capsys, tmp_path):
         (("--norm", "l3"), "l3"),
         (("--beta", "0"), "beta"),
         (("--beta", "inf"), "inf"),
-        (("--radius", "-1"), "radius"),
+        (("--radius", "1"), "clip"),
         (("--dimension", "0"), "dimension"),
         (("--samples", "0"), "samples"),
     ],

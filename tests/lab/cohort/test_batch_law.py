@@ -42,7 +42,7 @@ def make(name, ball):
 
 @pytest.mark.parametrize("name", ["imvu", "sign"])
 def test_bits_of_equal_clients_are_binomial(name):
-    mechanism = make(name, Ball(Norm.L2, CLIP, 21))
+    mechanism = make(name, Ball(Norm.L2, 21))
     (low, high), clients = code_law(mechanism).values, 200
     error, feature = np.array([0.3, -0.2, 0.05]), np.linspace(-1, 1, 7).astype(np.float32)
     errors = torch.from_numpy(error)[None, :, None].expand(DRAWS, 3, clients).contiguous()
@@ -59,8 +59,8 @@ def test_bits_of_equal_clients_are_binomial(name):
 @pytest.mark.parametrize("clients", [1, 5, 600])
 def test_a_difference_of_gammas_is_a_sum_of_laplace_variables(clients):
     scale = 0.25 * CLIP
-    mechanism = Laplace(Ball(Norm.L1, CLIP, 39), 0.25)
-    mean = together([way_of(mechanism, clients)] * 400, clients, CPU)
+    mechanism = Laplace(Ball(Norm.L1, 39), 0.25)
+    mean = together([way_of(mechanism, clients, clip=CLIP)] * 400, clients, CPU)
     found = mean(
         torch.zeros((400, 3, clients), dtype=torch.float64), torch.zeros((clients, 16)), seed(9)
     )

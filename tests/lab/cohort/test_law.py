@@ -12,7 +12,7 @@ from quietbit_lab.baseline.noise import Laplace, Sign
 from quietbit_lab.cohort.law import code_law
 from quietbit_lab.design.search import solve
 
-BALL, TAXI, WIDE = Ball(Norm.L2, 0.5, 40), Ball(Norm.L1, 0.5, 40), Ball(Norm.L2, 0.5, 40_000)
+BALL, TAXI, WIDE = Ball(Norm.L2, 40), Ball(Norm.L1, 40), Ball(Norm.L2, 40_000)
 
 
 def design(epsilon, levels=2, bits=1):
@@ -44,7 +44,7 @@ def table_law(law, value):
 def test_the_table_is_the_mechanisms_law(name):
     """At 400 values between points of the table, probabilities are right to 4e-6."""
     mechanism = MECHANISMS[name]
-    law, radius = code_law(mechanism), mechanism.ball.radius
+    law, radius = code_law(mechanism), 1.0
     values = np.random.default_rng(0).uniform(-radius, radius, 400)
     worst = max(
         np.abs(table_law(law, value) - mechanism.distribution(value)).max()

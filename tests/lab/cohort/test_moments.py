@@ -15,7 +15,7 @@ from quietbit_lab.cohort.means import together, way_of
 from quietbit_lab.cohort.moments import fit_moments, power_sums
 from quietbit_lab.design.search import solve
 
-BALL, TAXI = Ball(Norm.L2, 2.0, 40_000), Ball(Norm.L1, 8.0, 40_000)
+BALL, TAXI = Ball(Norm.L2, 40_000), Ball(Norm.L1, 40_000)
 
 
 def interpolated(epsilon, bits=1, ball=BALL, **given):
@@ -37,7 +37,7 @@ CASES = {
 def test_polynomials_are_the_mechanisms_mean_and_variance(name):
     """On points of both signs that no fit has seen."""
     mechanism, share = CASES[name]
-    moments, radius = fit_moments(mechanism, share, 500), mechanism.ball.radius
+    moments, radius = fit_moments(mechanism, share, 500), 1.0
     for z in np.random.default_rng(1).uniform(-1, 1, size=200):
         mean = (
             radius
@@ -95,7 +95,7 @@ def test_draws_have_the_mean_and_variance_of_the_clients_codes(name):
     assert way.kind.startswith("moments ")
     assert way.draws == "normal in place of the sum"
     features = rng.uniform(-1, 1, (clients, 8)).astype(np.float32)
-    errors = rng.uniform(-1, 1, (1, 3, clients)) * mechanism.ball.radius * share
+    errors = rng.uniform(-1, 1, (1, 3, clients)) * share
     groups = 200
     mean = together([way] * groups, clients, torch.device("cpu"))
     drawn = mean(

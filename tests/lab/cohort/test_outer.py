@@ -24,8 +24,8 @@ from quietbit_lab.cohort.outer import _compiled, _whole, mean_codes, sum_class_i
 from quietbit_lab.design.search import solve
 from refusals import refuses
 
-BALL, CPU = Ball(Norm.L2, 0.5, 40), torch.device("cpu")
-WIDE = Ball(Norm.L2, 0.5, 40_000)  # in so many dimensions MVU never draws again
+BALL, CPU = Ball(Norm.L2, 40), torch.device("cpu")
+WIDE = Ball(Norm.L2, 40_000)  # in so many dimensions MVU never draws again
 Z = 7.0  # of some hundreds of normal statistics: below 1e-9
 
 
@@ -146,7 +146,7 @@ def test_what_is_drawn_and_what_is_refused():
     assert (found["imvu-1"], found["imvu-3"], found["imvu-l1"]) == ("codes 1", "codes 3", "codes 1")
     assert (found["gaussian"], found["laplace"]) == ("normal", "laplace")
     assert way_of(quietbit.Gaussian(BALL, 1.0), 10, Trust.CENTRAL).deviation == pytest.approx(0.05)
-    assert way_of(Laplace(Ball(Norm.L1, 0.5, 40), 1.0), 600, draw="sums").kind == "normal"
+    assert way_of(Laplace(Ball(Norm.L1, 40), 1.0), 600, draw="sums").kind == "normal"
     with refuses("variance of a cohort's Skellam noise"):
         way_of(Skellam(BALL, 2.0, 6), 10)
     for levels in (8, 9):
@@ -157,11 +157,11 @@ def test_what_is_drawn_and_what_is_refused():
 def test_mvu_is_drawn_by_coordinates_where_its_dither_is_never_drawn_again():
     """The bound holds against drawn dithers, for the updates that are longest when dithered."""
     assert way_of(DitheredMVU(design(2.0, levels=65), WIDE), 600).kind == "codes 1"
-    assert again_upper(DitheredMVU(design(2.0, levels=65), Ball(Norm.L2, 8.0, 39_700))) < 1e-160
-    assert again_upper(DitheredMVU(design(2.0, levels=65), Ball(Norm.L1, 0.5, 40_000))) == 1.0
+    assert again_upper(DitheredMVU(design(2.0, levels=65), Ball(Norm.L2, 39_700))) < 1e-160
+    assert again_upper(DitheredMVU(design(2.0, levels=65), Ball(Norm.L1, 40_000))) == 1.0
     rng, some = np.random.default_rng(5), 0
     for dimension, levels in ((400, 9), (400, 17), (900, 17), (1600, 9)):
-        mechanism = DitheredMVU(design(2.0, levels), Ball(Norm.L2, 1.0, dimension))
+        mechanism = DitheredMVU(design(2.0, levels), Ball(Norm.L2, dimension))
         half, upper = (levels - 1) / 2, again_upper(mechanism)
         some += upper < 0.5
         for active in (1, dimension // 4, dimension):  # spread over some coordinates or all
@@ -189,7 +189,7 @@ def test_without_noise_the_mean_is_the_mean_of_outer_products():
 def test_models_of_one_kind_have_their_own_laws():
     """Two clips and two designs side by side: means scale with the clip and follow the design."""
     made = [
-        quietbit.InterpolatedMVU(design(e, 5, 2), Ball(Norm.L2, clip, 24), 2.0)
+        quietbit.InterpolatedMVU(design(e, 5, 2), Ball(Norm.L2, 24), 2.0)
         for e, clip in ((3, 0.5), (1, 8.0))
     ]
     ways = [way_of(mechanism, 4000) for mechanism in made]

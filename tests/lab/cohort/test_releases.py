@@ -18,7 +18,7 @@ WORDS = {"epsilon": 3.0, "delta": 1e-5, "adjacency": "zero-out", "releases": 1}
 
 
 def mechanism_of(name, **more):
-    return calibrate(name, ball=Ball("l2", 1.0, DIMENSION), **WORDS, **more).mechanism
+    return calibrate(name, ball=Ball("l2", DIMENSION), **WORDS, **more).mechanism
 
 
 def rows_of(count=CLIENTS, seed=0):

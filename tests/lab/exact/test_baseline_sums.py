@@ -101,7 +101,7 @@ def test_sums_of_coins_cost_at_most_what_is_claimed(
     """One coordinate: all inputs on a grid, all ways in which others can be at either end of the
     range.
     """
-    mechanism = PoissonBinomial(Ball(Norm.L2, 1.0, 1), clients, theta, coins)
+    mechanism = PoissonBinomial(Ball(Norm.L2, 1), clients, theta, coins)
     release = mechanism.sum_privacy(adjacency)
     assert release.trust is Trust.SECURE_AGGREGATION
     curve = release
@@ -131,9 +131,9 @@ def test_sums_of_coins_cost_at_most_what_is_claimed(
 
 
 SUMS: dict[str, Any] = {
-    "poisson binomial": PoissonBinomial(Ball(Norm.L2, 0.7, 50), 60, 0.2, 3, 0.6),
-    "discrete gaussian": DistributedDiscreteGaussian(Ball(Norm.L2, 0.7, 50), 60, 2.0),
-    "cpsgd": BinomialNoise(Ball(Norm.L2, 0.7, 50), 60, 130, 20.0, 1e-6),
+    "poisson binomial": PoissonBinomial(Ball(Norm.L2, 50), 60, 0.2, 3, 0.6),
+    "discrete gaussian": DistributedDiscreteGaussian(Ball(Norm.L2, 50), 60, 2.0),
+    "cpsgd": BinomialNoise(Ball(Norm.L2, 50), 60, 130, 20.0, 1e-6),
 }
 
 
@@ -143,7 +143,7 @@ def test_decoded_sums_have_the_stated_mean_and_error(name: str) -> None:
     probability below 1e-10.
     """
     mechanism, rng, kernel = SUMS[name], seeded_rng(seed(5)), usual_kernel()
-    update = Ball(Norm.L2, 0.7, 50).clip(np.random.default_rng(1).normal(size=50))
+    update = Ball(Norm.L2, 50).clip(np.random.default_rng(1).normal(size=50))
     errors, means = [], []
     for _ in range(20):
         total = sum(mechanism.encode([update], rng, kernel) for _ in range(60))

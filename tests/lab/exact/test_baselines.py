@@ -28,7 +28,7 @@ from quietbit_lab.baseline.sqkr import SubsampledSigns
 from quietbit_lab.baseline.tilt import tilt_cost
 
 DIMENSION = 8
-ROUND, POINTED = Ball(Norm.L2, 1.0, DIMENSION), Ball(Norm.L1, 1.0, DIMENSION)
+ROUND, POINTED = Ball(Norm.L2, DIMENSION), Ball(Norm.L1, DIMENSION)
 ENUMERATED: dict[str, Any] = {
     "rrsc one bit": RotatingSimplex(ROUND, 1, 1.0, 1),
     "rrsc": RotatingSimplex(ROUND, 2, 2.0, 2),
@@ -61,7 +61,7 @@ class Fixed:
 def number(mechanism: Any, update: Any, seed: int, place: int, turned: bool) -> int:
     stream = SIGN_STREAM if rounds(mechanism) else 0
     out = np.zeros(mechanism.layout.size, dtype=np.uint8)
-    mechanism.write([update], Fixed(seed, stream, place, turned), usual_kernel(), out)
+    mechanism.write([update], 1.0, Fixed(seed, stream, place, turned), usual_kernel(), out)
     return int.from_bytes(out[8:].tobytes(), "little")
 
 

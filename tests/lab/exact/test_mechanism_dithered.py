@@ -27,7 +27,7 @@ def release(mechanism: DitheredMVU, update: Any) -> Any:
     """The law of the whole release: one number per vector of symbols."""
     cells = mechanism.design.spec.input_levels - 1
     order = mechanism.ball.norm.order
-    place = (np.asarray(update) / (2 * mechanism.ball.radius) + 0.5) * cells
+    place = (np.asarray(update) / 2 + 0.5) * cells
     low = np.minimum(np.floor(place), cells - 1).astype(int)
     part = place - low
     total, law = 0.0, 0.0
@@ -56,7 +56,7 @@ def renyi(p: Any, q: Any, alpha: float) -> float:
 @pytest.mark.parametrize("size", [1, 2, 3])
 @pytest.mark.parametrize("name", DESIGNS)
 def test_the_release_is_as_private_as_claimed(name: str, size: int, norm: Norm) -> None:
-    ball = Ball(norm, 1.0, size)
+    ball = Ball(norm, size)
     mechanism = DitheredMVU(DESIGNS[name], ball)
     rng = np.random.default_rng(size)
     points = [ball.clip(100 * rng.normal(size=size)) for _ in range(8)]

@@ -52,7 +52,7 @@ def renyi(p: Any, q: Any, alpha: float) -> float:
 @pytest.mark.parametrize("multiplier", [0.5, 1.0, 3.0])
 @pytest.mark.parametrize(("size", "bits"), [(1, 6), (1, 9), (2, 7)])
 def test_the_release_is_as_private_as_claimed(size: int, bits: int, multiplier: float) -> None:
-    ball = Ball(Norm.L2, 1.0, size)
+    ball = Ball(Norm.L2, size)
     mechanism = Skellam(ball, multiplier, bits=bits, wrap_probability=0.1)
     rng = np.random.default_rng(bits)
     points = [ball.clip(100 * rng.normal(size=size)) for _ in range(3)]
@@ -79,7 +79,7 @@ def neighbours(mechanism: Skellam, share: float) -> list[tuple[Any, Any]]:
     """Pairs of updates ``share`` radii apart, along rotated coordinates and not, from points on
     the grid and off it.
     """
-    size, radius, step = mechanism.ball.dimension, mechanism.ball.radius, 1 / mechanism.scale
+    size, radius, step = mechanism.ball.dimension, 1.0, 1 / mechanism.scale
     rng, found = np.random.default_rng(size), []
     along = [rotate_back(row, mechanism.rotation_seed) for row in np.eye(mechanism.code_count)]
     for direction in (*along, rng.normal(size=size)):
@@ -104,7 +104,7 @@ def neighbours(mechanism: Skellam, share: float) -> list[tuple[Any, Any]]:
 def test_rounded_on_its_own_a_release_is_as_private_as_claimed(
     size: int, bits: int, multiplier: float, samples: int | None
 ) -> None:
-    mechanism = Skellam(Ball(Norm.L2, 1.0, size), multiplier, bits=bits, wrap_probability=0.1)
+    mechanism = Skellam(Ball(Norm.L2, size), multiplier, bits=bits, wrap_probability=0.1)
     claim = IndependentSkellam(mechanism).privacy(Adjacency.ZERO_OUT, samples)
     pairs = neighbours(mechanism, 1 / (samples or 1))
     assert len(pairs) >= 4
@@ -119,7 +119,7 @@ def test_rounded_on_its_own_a_release_is_as_private_as_claimed(
 
 
 def test_replacing_a_sample_costs_four_times_zeroing_it() -> None:
-    mechanism = IndependentSkellam(Skellam(Ball(Norm.L2, 1.0, 8), 0.1))
+    mechanism = IndependentSkellam(Skellam(Ball(Norm.L2, 8), 0.1))
     zeroed, replaced = (
         mechanism.privacy(which, 20).rdp(4.0)
         for which in (Adjacency.ZERO_OUT, Adjacency.REPLACE_ONE)
@@ -131,7 +131,7 @@ def test_drawing_again_until_the_vector_is_short_breaks_the_claim() -> None:
     """Why rounding within bounds has no price per sample: its chance of acceptance tells two
     close updates apart.
     """
-    mechanism = Skellam(Ball(Norm.L2, 1.0, 2), 0.2, bits=6, wrap_probability=0.1)
+    mechanism = Skellam(Ball(Norm.L2, 2), 0.2, bits=6, wrap_probability=0.1)
     claim = rounded_skellam_rdp_upper(2.0, 0.05, mechanism.noise_variance)
     edge = np.array([math.cos(1.412), math.sin(1.412)])
     moved = edge - np.array([0.05 / mechanism.scale, 0.0])  # a twentieth of a step of the grid

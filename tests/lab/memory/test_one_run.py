@@ -54,7 +54,7 @@ def test_randomised_response_is_found_to_its_epsilon(epsilon: float) -> None:
 
 @pytest.mark.parametrize("epsilon", [1.0, 4.0, 8.0])
 def test_gaussian_noise_stays_below_its_claim_and_reaches_a_fair_share(epsilon: float) -> None:
-    ball = Ball("l2", radius=1.0, dimension=CANARIES)
+    ball = Ball("l2", dimension=CANARIES)
     claimed = calibrate(
         "gaussian", ball=ball, epsilon=epsilon, delta=DELTA, releases=1, adjacency="zero-out"
     )

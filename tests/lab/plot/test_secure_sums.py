@@ -16,7 +16,7 @@ def test_error_and_bits_against_the_number_of_clients(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr("quietbit_lab.plot.secure_sums.COHORTS", (20, 200))
-    given = {"ball": Ball(Norm.L2, 2.0, 4000), "target": Target(1.0, 1e-5, "zero-out", releases=5)}
+    given = {"ball": Ball(Norm.L2, 4000), "target": Target(1.0, 1e-5, "zero-out", releases=5)}
     told: list[float] = []
     figure = plot_secure_aggregation(**given, report=lambda fraction, _: told.append(fraction))
     assert told == [0.0, 0.5]

@@ -49,7 +49,7 @@ def test_everybody_is_drawn_by_itself_and_charged_in_every_round():
 
 def test_the_account_is_that_of_dp_accounting():
     dp, pld = pytest.importorskip("dp_accounting"), pytest.importorskip("dp_accounting.pld")
-    mechanism = Gaussian(Ball("l2", 1.0, DIMENSION), 2.0)
+    mechanism = Gaussian(Ball("l2", DIMENSION), 2.0)
     account = plan().account(mechanism, SIZES)
     account.counts += ROUNDS
     theirs = pld.PLDAccountant()

@@ -16,7 +16,7 @@ from quietbit_lab.shuffle.profile import profile_blanket, vector_blanket
 from refusals import refuses
 
 REPLACE, ZERO = Adjacency.REPLACE_ONE, Adjacency.ZERO_OUT
-BALL = Ball(Norm.L2, 1.0, 1000)
+BALL = Ball(Norm.L2, 1000)
 
 
 def vector(epsilon, adjacency=REPLACE):
@@ -56,7 +56,7 @@ def test_the_sampler_is_paid_for():
 
 
 def test_pure_mechanisms_of_an_l1_ball_have_clones():
-    ball = Ball(Norm.L1, 1.0, 50)
+    ball = Ball(Norm.L1, 50)
     mechanism = calibrate("imvu", ball=ball, epsilon=1.0, delta=0.0, adjacency=REPLACE).mechanism
     local = mechanism.privacy(REPLACE).pure_epsilon()
     assert shuffled_privacy(mechanism, REPLACE, 10_000).epsilon(1e-6) < 0.1 * local

@@ -36,7 +36,7 @@ def test_outer_products_are_clipped_gradients(parameters, norm, clip):
     problem = small_problem()
     rows = np.zeros((10, 40), dtype=np.float32)
     problem.updates(parameters, np.arange(10), LocalPlan(norm, clip), rows[:, :39])
-    ball = Ball(norm, clip, 39)
+    ball = Ball(norm, 39)
     for example, row in enumerate(rows):
         exact = gradient(problem, parameters, example)
         wanted = exact * min(1.0, clip / np.linalg.norm(exact, norm.order))

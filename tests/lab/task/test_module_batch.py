@@ -221,11 +221,9 @@ def test_a_run_ends_before_a_round_that_its_budget_forbids():
 def test_different_walks_and_unknown_mechanisms_are_refused():
     with refuses("settings of a batch"):
         ModuleBatch(problem(), [chosen(mechanism="none"), chosen(mechanism="none", seed=4)])
-    laplace = way_of(Laplace(quietbit.Ball("l1", 1.0, 77), 0.5), 3)
+    laplace = way_of(Laplace(quietbit.Ball("l1", 77), 0.5), 3)
     with refuses("mechanism", "laplace"):
         laplace.rows(torch.zeros((3, 77)), torch.Generator())
-    few = IndependentSkellam(
-        Skellam(quietbit.Ball("l2", 1.0, 77), 0.5, bits=6)
-    )  # no normal replaces it
+    few = IndependentSkellam(Skellam(quietbit.Ball("l2", 77), 0.5, bits=6))  # no normal replaces it
     with refuses("variance of a cohort's Skellam noise"):
         way_of(few, 3)

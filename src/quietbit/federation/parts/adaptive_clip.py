@@ -10,7 +10,7 @@ Source   Andrew, Thakkar, McMahan, Ramaswamy (NeurIPS 2021); the rule of movemen
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, ClassVar, final
+from typing import Any, ClassVar, cast, final
 
 from attrs import frozen
 
@@ -22,10 +22,9 @@ from quietbit.federation.moving_clip import MovingClip, why_it_stays
 from quietbit.federation.part import Aside, Closed, Part, Scope
 from quietbit.federation.record import RoundReport
 from quietbit.federation.terms import RunForecast, Say, Section, Terms
-from quietbit.mechanism.abilities import ClipMoves, Scouted, is_turn_of
-from quietbit.mechanism.adaptive_clip import AdaptiveClip
 from quietbit.mechanism.base import Mechanism
 from quietbit.mechanism.forecast import forecast
+from quietbit.mechanism.scouts import Scout, Scouted
 from quietbit.node.request import run_name
 
 __all__ = ["AdaptiveClipping", "Scouting", "most_truthful"]
@@ -67,7 +66,8 @@ class AdaptiveClipping(Section):
     def forecast(self, run: RunForecast) -> str | None:
         """Return why the clip of a run cannot move; None where it can."""
         releases = run.asked * run.rounds
-        reason = why_it_stays(Scouted.of(run.mechanism), run.noise, releases)
+        scouted = cast(Scouted, run.mechanism)
+        reason = why_it_stays(scouted, run.clip, run.noise, releases)
         if reason is None:
             return None
         return f"{reason}. Set quietbit.clip to a number."
@@ -84,19 +84,19 @@ class AdaptiveClipping(Section):
 
 
 def most_truthful(
-    mechanism: Mechanism, clip: float, every: int, within: Callable[[Mechanism], bool]
-) -> AdaptiveClip | None:
-    """Make the clip move, by scouts as truthful as ``within`` allows; return None without room."""
+    mechanism: Mechanism, every: int, within: Callable[[Mechanism], bool]
+) -> Scouted | None:
+    """Let clients scout, as truthfully as ``within`` allows; return None without room."""
 
-    def moving(truth: float) -> AdaptiveClip:
-        return AdaptiveClip(mechanism, clip, every, truth)
+    def scouted(truth: float) -> Scouted:
+        return Scouted(mechanism, every, truth)
 
     def allowed(truth: float) -> bool:
-        return within(moving(truth))
+        return within(scouted(truth))
 
     if not allowed(LEAST_TRUTH):
         return None
-    return moving(bisect(allowed, LEAST_TRUTH, MOST_TRUTH, relative=1e-4))
+    return scouted(bisect(allowed, LEAST_TRUTH, MOST_TRUTH, relative=1e-4))
 
 
 @final
@@ -111,9 +111,9 @@ class Scouting(Part):
         self._plan = plan
         self.moving = scouts.moving(plan.clip)
 
-    def prepare(self, mechanism: Mechanism, number: int) -> Mechanism:
-        """Return the mechanism at the clip of the round."""
-        return ClipMoves.of(mechanism).at_clip(self.moving.clip)
+    def clip(self, clip: float) -> float:
+        """Return the clip that scouts' answers have led to."""
+        return self.moving.clip
 
     def aside(self, scope: Scope, nodes: list[Node]) -> Aside | None:
         """Ask the scouts among the nodes about the clip in place of an update."""
@@ -122,7 +122,7 @@ class Scouting(Part):
         scouts = frozenset(self._chosen(scope, nodes))
         if not scouts:
             return None
-        return Aside(self.section, Scouted.of(scope.mechanism).scout(), scouts)
+        return Aside(self.section, Scout(cast(Scouted, scope.mechanism)), scouts)
 
     def _chosen(self, scope: Scope, nodes: list[Node]) -> list[Node]:
         """Return the scouts: by a public draw of every node, which it checks itself."""
@@ -132,7 +132,7 @@ class Scouting(Part):
         name = run_name(scope.run)
         scouts = []
         for node in nodes:
-            if not is_turn_of(scope.mechanism, name, scope.number, scope.name_of(node)):
+            if not scope.mechanism.is_turn_of(name, scope.number, scope.name_of(node)):
                 scouts.append(node)
         return scouts
 

@@ -178,7 +178,7 @@ class MaskedSums(Part):
     def collector(self, scope: Scope, request: RequestOf) -> Masked:
         """Return the collector of a round; ``request`` makes what a node is asked in a step."""
         plan_of = partial(self._sum_plan, scope, request)
-        return Masked(scope.mechanism, plan_of, self._masks.timeout, self._members)
+        return Masked(scope.mechanism, scope.clip, plan_of, self._masks.timeout, self._members)
 
     def _sum_plan(
         self,

@@ -44,8 +44,9 @@ from quietbit.federation.simulate.problem import (
 )
 from quietbit.kernel.client_rng import CLIENT_BITS, client_rng
 from quietbit.kernel.select import default_kernel
-from quietbit.mechanism.abilities import SampleGradients, Scouted
+from quietbit.mechanism.abilities import SampleGradients
 from quietbit.mechanism.base import Mechanism
+from quietbit.mechanism.scouts import Scout, Scouted
 from quietbit.node.frame import Framed
 from quietbit.target import Trust
 from quietbit.wire.payload import Header
@@ -118,10 +119,11 @@ class ClientSide:
         mechanism: Mechanism | None,
         threads: int = 1,
     ) -> None:
-        """Refuse a mechanism for another ball than the updates are clipped to."""
+        """Refuse a mechanism for other updates than the problem's."""
         self._problem = problem
         self._steps = steps
         self._plan = plan
+        self.clip = plan.clip  # of the first round of updates
         self._rng = client_rng(plan.rng, plan.seed)
         self._threads = check_int(threads, "threads", 1, MOST_THREADS)
         self._channel: Uplink | None = None
@@ -134,15 +136,16 @@ class ClientSide:
         self.round_bytes = plan.updates * self.bytes_per_client
         scouts = plan.cohort - plan.updates
         if scouts:
-            self.round_bytes += scouts * bytes_sent(Scouted.of(mechanism).scout(), Trust.LOCAL, 1)
-        self._channel = self._channel_of(mechanism)
+            scout = Scout(cast(Scouted, mechanism))
+            self.round_bytes += scouts * bytes_sent(scout, Trust.LOCAL, 1)
+        self._channel = self._channel_of(mechanism, self.clip)
         self._check(mechanism)
 
     def collector(self, scope: Scope) -> Collector:
         """Return the collector of a round's replies."""
         if self._channel is None:
             return self._rows(scope)
-        return Plain(self._channel_of(scope.mechanism))
+        return Plain(self._channel_of(scope.mechanism, scope.clip))
 
     def replies(self, scope: Scope, nodes: Sequence[Node], parameters: Rows) -> Iterator[Reply]:
         """Return what clients reply in a round, in their order."""
@@ -158,7 +161,7 @@ class ClientSide:
 
     def _framed_replies(self, scope: Scope, parameters: Rows, chunk: Clients) -> list[Reply]:
         """Return the framed releases of some clients."""
-        channel = self._channel_of(scope.mechanism)
+        channel = self._channel_of(scope.mechanism, scope.clip)
         payloads = self._payloads(channel, parameters, chunk, scope.number - 1)
         size = self.bytes_per_client
         if scope.section:
@@ -211,20 +214,22 @@ class ClientSide:
         if scope.released is None:
             return PlainRows(size, grid)
         gaussian: Any = scope.mechanism
+        unit = gaussian.unit * scope.clip
 
         def noisy(total: FloatVector) -> FloatVector:
             block = self._rng(scope.number - 1, SERVER).draw(size)
-            return default_kernel().rounded_noise(total, gaussian.unit, gaussian.LAW, block, 0)
+            return default_kernel().rounded_noise(total, unit, gaussian.LAW, block, 0)
 
         return PlainRows(size, grid, noisy, self._plan.cohort)
 
-    def _channel_of(self, mechanism: Mechanism) -> Uplink:
-        if self._channel is not None and self._channel.mechanism is mechanism:
-            return self._channel
-        return Uplink(mechanism, max_payloads=self._plan.cohort, unit=self._plan.unit)
+    def _channel_of(self, mechanism: Mechanism, clip: float) -> Uplink:
+        known = self._channel
+        if known is not None and known.mechanism is mechanism and known.clip == clip:
+            return known
+        return Uplink(mechanism, clip=clip, max_payloads=self._plan.cohort, unit=self._plan.unit)
 
     def _check(self, mechanism: Mechanism) -> None:
-        """Refuse a mechanism for another ball than the updates are clipped to."""
+        """Refuse a mechanism for other updates than the problem's."""
         problem = self._problem
         steps = self._steps
         ball = mechanism.ball
@@ -232,8 +237,8 @@ class ClientSide:
         fits = ball.dimension == problem.dimension
         require(fits, "dimension of the ball", ball.dimension, rule)
         # Only the mechanism clips to a clip that moves: scouts answer for the update as it was.
-        fits = self._plan.adaptive_clip is not None or ball.radius >= steps.clip
-        require(fits, "radius of the ball", ball.radius, f"at least {steps.clip}, the clip")
+        fits = self._plan.adaptive_clip is not None or self.clip >= steps.clip
+        require(fits, "clip", self.clip, f"at least {steps.clip}, to which updates are clipped")
         rule = f"{steps.norm.value}, the clip's"
         require(ball.norm is steps.norm, "norm of the ball", ball.norm.value, rule)
         fits = SampleGradients.find(mechanism) is None or isinstance(problem, SampleProblem)

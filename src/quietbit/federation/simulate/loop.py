@@ -210,7 +210,10 @@ def _open_round(
             rule = "one at the cost of the run's mechanism"
             same_cost = prepared.priced_as == mechanism.priced_as
             require(same_cost, "mechanism of a round", type(prepared).__name__, rule)
-    scope = Scope(0, number, prepared, model, lift=partial(lifted, tuple(parts)))
+    clip = side.clip
+    for part in parts:
+        clip = part.clip(clip)
+    scope = Scope(0, number, prepared, model, clip, lift=partial(lifted, tuple(parts)))
     for part in parts:
         part.begin(scope)
     counts = defaultdict[Node, Counts](Counts)

@@ -21,8 +21,8 @@ from quietbit.federation.messages import Node
 from quietbit.federation.participation import Schedule
 from quietbit.federation.plan import Plan
 from quietbit.federation.terms import Counts, Priced, left_out
-from quietbit.mechanism.adaptive_clip import scout_rank
 from quietbit.mechanism.base import Mechanism
+from quietbit.mechanism.scouts import scout_rank
 from quietbit.privacy.cost import Cost
 from quietbit.privacy.guarantee import Guarantee
 from quietbit.target import MOST_CLIENTS, Unit

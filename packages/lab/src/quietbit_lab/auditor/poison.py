@@ -124,4 +124,4 @@ def longest_payload(mechanism: Mechanism, honest: float, bits: int, count: int) 
     else:
         middle = 2 ** (bits - 1)  # an end of codes that wrap around
         longest = max(length(codes(code)) for code in {0, 2**bits - 1, middle, middle - 1})
-    return min(longest, honest) / (ball.radius * mechanism.error().gain)
+    return min(longest, honest) / mechanism.error().gain

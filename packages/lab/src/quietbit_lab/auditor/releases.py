@@ -34,11 +34,11 @@ from quietbit.mechanism.base import Mechanism
 __all__ = ["REACH_MARGIN", "STRETCH", "Path", "Progress", "Record", "Releases", "release"]
 
 STRETCH = 1.1  # factor of the excess that the score tests are designed for
-OUTSIDE = 3.0  # times the radius
+OUTSIDE = 3.0  # clips
 FEW = {
     1: 4,
     2: 12,
-}  # coordinates that share it, by order of the norm: less than the radius each, above the noise
+}  # coordinates that share it, by order of the norm: less than the clip each, above the noise
 RUNGS = 8
 RUNG_SHARE = 4  # a rung gets one part in four of the samples
 SIGNS_SEED = 20230723  # public: for the places of rungs and their other signs
@@ -78,18 +78,17 @@ class _Probe(NamedTuple):
 def _probes(ball: Ball, samples: int) -> list[_Probe]:
     """Return all updates to send: zero, then pairs of opposites for the bound on epsilon."""
     size = ball.dimension
-    radius = ball.radius
     order = ball.norm.order
-    edge = radius * np.eye(1, size)[0]
+    edge = np.eye(1, size)[0]
     probes = [
         _Probe("zero", np.zeros(size), samples),
         _Probe("one coordinate", edge, samples, 0),
         _Probe("one coordinate, negative", -edge, samples, 0),
     ]
     signs = np.where(np.random.default_rng(SIGNS_SEED).random(size) < 0.5, -1.0, 1.0)
-    outside = OUTSIDE * radius * np.ones(1)
+    outside = OUTSIDE * np.ones(1)
     if size > 1:
-        even = radius / size ** (1 / order)
+        even = size ** (-1 / order)
         every = np.asarray(ball.clip(np.full(size, even)), dtype=np.float64)
         probes += [
             _Probe("every coordinate", every, samples),
@@ -98,7 +97,7 @@ def _probes(ball: Ball, samples: int) -> list[_Probe]:
         outside = OUTSIDE * even * signs
         few = np.zeros(size)
         count = min(size, FEW[order])
-        few[-count:] = OUTSIDE * radius / count ** (1 / order) * signs[-count:]
+        few[-count:] = OUTSIDE / count ** (1 / order) * signs[-count:]
         probes.append(_Probe("outside the ball, few coordinates", few, samples))
     probes.append(_Probe("outside the ball", outside, samples))
     for part in (sign * step / RUNGS for step in range(1, RUNGS) for sign in (1, -1)):
@@ -106,8 +105,8 @@ def _probes(ball: Ball, samples: int) -> list[_Probe]:
         rest = (1 - abs(part) ** order) ** (
             1 / order
         )  # of the norm, which the other coordinates share
-        rung = signs * (radius * rest / max(size - 1, 1) ** (1 / order))
-        rung[place] = part * radius
+        rung = signs * (rest / max(size - 1, 1) ** (1 / order))
+        rung[place] = part
         rung = np.asarray(ball.clip(rung), dtype=np.float64)
         probes.append(_Probe(f"rung {part:g}", rung, max(samples // RUNG_SHARE, 1), place))
     return probes
@@ -235,7 +234,7 @@ def _record(
     variance = _claims(claimed, target)[1]
     mean_at_zero, at_zero = claimed(0.0)
     # A nearly certain coordinate has a tiny variance; one at zero shows how far values spread.
-    spread = np.sqrt(np.maximum(variance, max(at_zero / 9, (1e-12 * ball.radius) ** 2)))
+    spread = np.sqrt(np.maximum(variance, max(at_zero / 9, 1e-24)))
     typical = np.abs(variance - at_zero) <= TYPICAL * at_zero
     response = (mean - mean_at_zero) / spread
     weight = (mean - less) / spread

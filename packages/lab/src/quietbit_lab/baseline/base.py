@@ -4,8 +4,8 @@ Idea     `Baseline` holds what all of them have in common. `Directional` ones re
          vector whose mean lies along the update, so two moments say all about their error;
          `Numbered` ones send the number of one of 2^b public candidates, and differ in the
          candidates and in how much likelier some of them are.
-Symbols  u: the update's direction; z: the vector released; t = <z, u>; m = E[t]: `gain`; C: the
-         ball's radius. z C/m is unbiased, with a squared error of C^2 E[|z|^2]/m^2 - |x|^2 over all
+Symbols  u: the update's direction; z: the vector released; t = <z, u>; m = E[t]: `gain`. z/m is
+         unbiased, in clips, with a squared error of E[|z|^2]/m^2 - |x|^2 over all
          coordinates.
 """
 
@@ -119,9 +119,9 @@ class Directional(Baseline, RoughMoments):
     def noise_at(self, value: float) -> float:
         """Return the variance of a coordinate of this value in an update that fills the ball."""
         gain, second = self.moments
-        along = (value / self.ball.radius) ** 2
+        along = value**2
         energy = along * second + (1 - along) * self.across(second)
-        return (self.ball.radius / gain) ** 2 * energy - value**2
+        return energy / gain**2 - value**2
 
     @property
     def moment_error(self) -> float:
@@ -168,9 +168,9 @@ class Numbered(Directional):
         """Return the curve of a density between two levels."""
         return tilt_cost(*self.levels, adjacency)
 
-    def write(self, update: Parts, rng: RandomBits, kernel: Kernel, out: Body) -> None:
+    def write(self, update: Parts, clip: float, rng: RandomBits, kernel: Kernel, out: Body) -> None:
         """Draw a nonce, weigh the candidates that it expands to, and pick one."""
-        direction, share = direction_of(self.ball, clipped(self.ball, update, rng, kernel))
+        direction, share = direction_of(clipped(self.ball, update, clip, rng, kernel))
         block = rng.draw(2)
         nonce = new_nonce(block)
         put(out, nonce, draw(self.densities(direction, nonce), share, block, DRAW_STREAM))

@@ -62,16 +62,16 @@ def numbered_layout(dimension: int, bits: int) -> Layout:
     return Layout.opaque(dimension, NONCE + -(-bits // 8))
 
 
-def clipped(ball: Ball, update: Parts, rng: RandomBits, kernel: Kernel) -> FloatVector:
-    """Return the clipped update in new doubles; refuse bad input before a word is drawn."""
+def clipped(ball: Ball, update: Parts, clip: float, rng: RandomBits, kernel: Kernel) -> FloatVector:
+    """Return the clipped update, in clips; refuse bad input before a word is drawn."""
     check_rng(rng)
-    return clipped_pieces(ball, update, kernel)(0, ball.dimension)
+    return clipped_pieces(ball, update, clip, kernel)(0, ball.dimension)
 
 
-def direction_of(ball: Ball, inside: FloatVector) -> tuple[FloatVector, float]:
-    """Return the direction of a clipped update and its length in radii, at most one."""
+def direction_of(inside: FloatVector) -> tuple[FloatVector, float]:
+    """Return the direction of a clipped update and its length in clips, at most one."""
     direction, length = unit(inside)
-    return direction, min(length / ball.radius, 1.0)
+    return direction, min(length, 1.0)
 
 
 def new_nonce(block: WordBlock) -> bytes:
@@ -145,7 +145,7 @@ def sum_of_points(
     gain: float,
 ) -> Expanded:
     """Return an accumulator of vectors with mean ``gain`` along the update, within ``reach``."""
-    scale = ball.radius / gain
+    scale = 1 / gain
 
     def decode(nonce: bytes, number: int) -> tuple[slice, FloatVector]:
         return slice(None), point(nonce, number)

@@ -62,7 +62,7 @@ def _release_delta(value: float) -> float:
 class BinomialNoise(NoisySum):
     """Binomial noise over ``clients``: ``coins`` fair coins each, modulo 2^``wire_bits``.
 
-    ``reach`` is the radius in whole numbers; ``release_delta`` what the theorem may lose in one
+    ``reach`` is the clip in whole numbers; ``release_delta`` what the theorem may lose in one
     release.
     """
 

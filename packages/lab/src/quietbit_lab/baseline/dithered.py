@@ -67,7 +67,7 @@ class DitheredMVU(Mechanism, Designed):
     @values.default
     def _values(self) -> FloatVector:
         """Return the decoded value of each symbol."""
-        values = (2 * self.design.alphabet - 1) * self.ball.radius
+        values = 2 * self.design.alphabet - 1
         values.setflags(write=False)
         return values
 
@@ -89,10 +89,10 @@ class DitheredMVU(Mechanism, Designed):
             length = bound
         return round_up(length / self._cells, 1e-14)
 
-    def write(self, update: Parts, rng: RandomBits, kernel: Kernel, out: Body) -> None:
+    def write(self, update: Parts, clip: float, rng: RandomBits, kernel: Kernel, out: Body) -> None:
         """Write one symbol per coordinate: dithered within bounds, sampled from its level's row."""
-        inside = self.ball.clip(own_copy(update))
-        grid = inside.astype(np.float64) * (self._cells / (2 * self.ball.radius))
+        inside = self.ball.clip(own_copy(update), clip)
+        grid = inside.astype(np.float64) * (self._cells / (2 * clip))
         # Scaling rounds: a value on the outermost level must not land beyond it.
         np.clip(grid, -self._cells / 2, self._cells / 2, out=grid)
         block = rng.draw(grid.size)
@@ -112,7 +112,7 @@ class DitheredMVU(Mechanism, Designed):
 
     def distribution(self, value: float) -> FloatVector:
         """Return all symbols' probabilities for a coordinate of this value, before rejection."""
-        place = (self.ball.check_coordinate(value) / (2 * self.ball.radius) + 0.5) * self._cells
+        place = (self.ball.check_coordinate(value) / 2 + 0.5) * self._cells
         index = int(min(math.floor(place), self._cells - 1))
         part = place - index
         table = self.design.probabilities

@@ -3,7 +3,7 @@
 Idea     Laplace noise is sampled as the Gaussian's is (`quietbit.mechanism.additive`). A sign costs
          what the noisy value under it costs, and what its sampler can be off; coordinates are cut
          first.
-Symbols  C = radius; S = C for zero-out and 2C for replace-one; scale: of the noise; R: where `Sign`
+Symbols  S = 1 for zero-out and 2 for replace-one, in clips; scale: of the noise; R: where `Sign`
          cuts. e = S / scale is the epsilon of a Laplace release.
 Source   Guo et al. (ICML 2023), section "Experiments"; Mironov (2017), Proposition 6; Jin et al.
          (2020), "Stochastic-sign SGD"; docs/theory/rounded-noise.md;
@@ -68,17 +68,15 @@ def _scale(value: float) -> float:
     return check_multiplier(value, "scale_multiplier")
 
 
-def exponential_length_upper(
-    dimension: int, radius: float, scale: float, doubt: float = DOUBT
-) -> float:
+def exponential_length_upper(dimension: int, scale: float, doubt: float = DOUBT) -> float:
     """Return an L1 length that an update plus Laplace noise exceeds with probability e^-doubt."""
-    return (radius + scale * (dimension + math.sqrt(2 * dimension * doubt) + doubt)) * ROUNDING
+    return (1 + scale * (dimension + math.sqrt(2 * dimension * doubt) + doubt)) * ROUNDING
 
 
 @final
 @frozen
 class Laplace(Noise):
-    """Laplace noise on an L1 ball, of scale ``scale_multiplier`` radii (1e-6 to 1e7)."""
+    """Laplace noise on an L1 ball, of scale ``scale_multiplier`` clips (1e-6 to 1e7)."""
 
     ball: Ball
     scale_multiplier: float = field(converter=_scale)
@@ -87,12 +85,7 @@ class Laplace(Noise):
     REACH = 45.0
     VARIANCE = 2.0
 
-    @property
-    def scale(self) -> float:
-        """The scale of the noise: its mean magnitude."""
-        return self.scale_multiplier * self.ball.radius
-
-    unit = passed_on("scale")
+    unit = passed_on("scale_multiplier")
 
     def cost_apart(self, distance: float) -> Cost:
         """Return a pure account, with Laplace's own divergences at finite orders."""
@@ -102,7 +95,7 @@ class Laplace(Noise):
     @property
     def honest_length(self) -> float:
         """A bound from the gamma law of the noise's L1 length."""
-        return exponential_length_upper(self.ball.dimension, self.ball.radius, self.scale)
+        return exponential_length_upper(self.ball.dimension, self.scale_multiplier)
 
 
 def laplace_noise(block: WordBlock, start: int, count: int) -> FloatVector:
@@ -159,13 +152,13 @@ LAWS = {
 class Sign(Mechanism, SamplePriced, Shortening):
     """The sign of a Gaussian's or a Laplace's noisy update: code 1 if not negative, else 0.
 
-    Codes decode to +1 and -1, which have no unit; dividing by ``slope_at_zero`` restores the units
-    of the update.
+    Codes decode to +1 and -1, which have no unit; dividing by ``slope_at_zero`` leads to clips.
     """
 
     inner: Noise = field(validator=only(Noise, "a Gaussian or a Laplace"))
 
     ball = passed_on("inner.ball")
+    unitless = True
     values = SIGNS  # the values of codes 0 and 1
 
     @property
@@ -191,10 +184,10 @@ class Sign(Mechanism, SamplePriced, Shortening):
         """The derivative of the expectation at 0: sqrt(2/pi)/sigma, or 1/scale for Laplace."""
         return 2 * self._law.density / self.inner.unit
 
-    def write(self, update: Parts, rng: RandomBits, kernel: Kernel, out: Body) -> None:
+    def write(self, update: Parts, clip: float, rng: RandomBits, kernel: Kernel, out: Body) -> None:
         """Write one bit per coordinate."""
         size = self.ball.dimension
-        piece = clipped_pieces(self.ball, update, kernel)
+        piece = clipped_pieces(self.ball, update, clip, kernel)
         block = rng.draw(size)
         for start in range(0, size, CHUNK):
             stop = min(size, start + CHUNK)
@@ -216,16 +209,15 @@ class Sign(Mechanism, SamplePriced, Shortening):
 
     @property
     def _slack(self) -> float:
-        missed = ROUNDINGS + GRID / self.tail(min(self.ball.radius, self.cut))
+        missed = ROUNDINGS + GRID / self.tail(min(1.0, self.cut))
         return round_up(-self.ball.dimension * math.log1p(-missed), 1e-14)
 
     def error(self) -> Error:
         """Return the error after dividing by the slope at 0; large coordinates keep their sign."""
-        ball = self.ball
         slope = self.slope_at_zero
         response = self.response(None)
-        missed = (1 - response) * ball.radius**2 / ball.dimension
-        return Error(1 / slope**2 + missed, gain=slope, unitless=True, response=response)
+        missed = (1 - response) / self.ball.dimension
+        return Error(1 / slope**2 + missed, gain=slope, response=response)
 
     def response(self, block: int | None) -> float:
         """Return a lower bound on the share of an update that is decoded, by its slope."""
@@ -236,7 +228,7 @@ class Sign(Mechanism, SamplePriced, Shortening):
                 [1 - self.decoded(value)[0] / (slope * value) for value in values.tolist()]
             )
 
-        return response_lower(missing, self.ball.radius, block)
+        return response_lower(missing, block)
 
     def decoded(self, value: float) -> tuple[float, float]:
         """Return P(+1) - P(-1) and the variance, 1 minus its square."""

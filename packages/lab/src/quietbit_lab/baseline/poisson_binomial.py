@@ -98,12 +98,12 @@ class PoissonBinomial(SumBaseline):
     @property
     def squared_error(self) -> float:
         """c^2 / (4 theta^2 m n)."""
-        return (self.clamp * self.ball.radius / self.theta) ** 2 / (4 * self.coins * self.clients)
+        return (self.clamp / self.theta) ** 2 / (4 * self.coins * self.clients)
 
     def encode(self, update: Parts, rng: RandomBits, kernel: Kernel) -> NDArray[np.int64]:
         """How many of m coins fell on heads, for every rotated coordinate."""
-        inside = clipped(self.ball, update, rng, kernel)
-        rotated = rotate(inside, self.rotation_seed) / (self.clamp * self.ball.radius)
+        inside = clipped(self.ball, update, 1.0, rng, kernel)
+        rotated = rotate(inside, self.rotation_seed) / self.clamp
         bias = self.theta * np.clip(rotated, -1.0, 1.0)
         block = rng.draw(rotated.size)
         # 2^63 + theta x 2^64: exact but for the roundings of the bias.
@@ -119,7 +119,7 @@ class PoissonBinomial(SumBaseline):
         """Less half of all coins, scaled and rotated back."""
         tosses = self.coins * self.clients
         bias = np.asarray(total, dtype=np.float64) / tosses - 0.5
-        return self.rotated_back(bias * (self.clamp * self.ball.radius / self.theta))
+        return self.rotated_back(bias * (self.clamp / self.theta))
 
     def sum_curve(self, adjacency: Adjacency) -> Cost:
         """Return the account of sums of bits, m times."""

@@ -68,7 +68,7 @@ class PoissonRepresentation:
 
     def error(self) -> Error:
         """Return the error of the simulated mechanism, which is exact."""
-        return Error((self.ball.radius / step_profile(self.simulated_epsilon).gain_lower) ** 2)
+        return Error(step_profile(self.simulated_epsilon).gain_lower ** -2)
 
     def bits_upper(self) -> float:
         """Return an upper bound on the mean number of bits of a place."""

@@ -75,9 +75,9 @@ class PrivUnit(Directional):
         """Of the point sent."""
         return _moments(self.design_epsilon, self.cap, self.ball.dimension)
 
-    def write(self, update: Parts, rng: RandomBits, kernel: Kernel, out: Body) -> None:
+    def write(self, update: Parts, clip: float, rng: RandomBits, kernel: Kernel, out: Body) -> None:
         """Draw the inner product, inside or outside the cap, then an orthogonal direction."""
-        direction, share = direction_of(self.ball, clipped(self.ball, update, rng, kernel))
+        direction, share = direction_of(clipped(self.ball, update, clip, rng, kernel))
         size = direction.size
         block = rng.draw(max(2, size))
         choose, place = ((block.uniform64(CAP_STREAM, 0, 2) >> np.uint64(11)) + 0.5) * 2.0**-53
@@ -90,12 +90,12 @@ class PrivUnit(Directional):
         across = normal_noise(block, 0, size)
         across -= (across @ direction) * direction
         across *= math.sqrt(max(0.0, 1 - along * along)) / math.sqrt(across @ across)
-        point = (along * direction + across) * (self.ball.radius / self.gain)
+        point = (along * direction + across) / self.gain
         out[:] = point.astype("<f4").view(np.uint8)
 
     def accumulator(self, kernel: Kernel, max_payloads: int) -> Accumulator:
         """Return an accumulator that sums floats as fixed-point numbers."""
-        return of_floats(self.ball.radius / self.gain, self.ball.dimension, max_payloads)
+        return of_floats(1 / self.gain, self.ball.dimension, max_payloads)
 
     def cost(self, adjacency: Adjacency) -> Cost:
         """Return the curve of a density with two levels."""

@@ -81,16 +81,16 @@ class SampledSigns(Baseline, RoughMoments):
     @property
     def reach(self) -> float:
         """A: the largest coefficient."""
-        return self.spread * self.ball.radius / math.sqrt(self.length)
+        return self.spread / math.sqrt(self.length)
 
     @property
     def layout(self) -> Layout:
         """A nonce and the signs."""
         return numbered_layout(self.ball.dimension, self.bits)
 
-    def write(self, update: Parts, rng: RandomBits, kernel: Kernel, out: Body) -> None:
+    def write(self, update: Parts, clip: float, rng: RandomBits, kernel: Kernel, out: Body) -> None:
         """Round a few of the coefficients to signs, and send them by randomised response."""
-        coefficients = self.forth(clipped(self.ball, update, rng, kernel))
+        coefficients = self.forth(clipped(self.ball, update, clip, rng, kernel))
         block = rng.draw(max(2, self.bits))
         nonce = new_nonce(block)
         kept = np.clip(
@@ -130,4 +130,4 @@ class SampledSigns(Baseline, RoughMoments):
     def noise_at(self, value: float) -> float:
         """Return the second moment less the squared value; other rows add as much on average."""
         gain = sign_gain(self.bits, self.design_epsilon)
-        return ((self.spread * self.ball.radius / gain) ** 2 - value**2) / self.bits
+        return ((self.spread / gain) ** 2 - value**2) / self.bits

@@ -4,7 +4,7 @@ Idea     a public random rotation spreads the update evenly over the coordinates
          discrete noise then wrap modulo 2^b almost without harm, because values that large hardly
          ever occur. Noise is the difference of two Poissons, each the number of thresholds
          floor(2^P F_k) that a P-bit word reaches; 64 bits nearly always do.
-Symbols  C = radius; D = dimension padded to a power of two; s = `scale`; v = (noise_multiplier C
+Symbols  C = clip; D = dimension padded to a power of two; s = `scale`; v = (noise_multiplier C
          s)^2 the noise's variance; D1, D2: largest L1 and L2 length of the rounded vector; P = 64 w
          bits.
 Source   Agarwal, Kairouz, Liu (NeurIPS 2021), Algorithm 1 and Theorem 3.5; Kairouz, Liu, Steinke
@@ -95,9 +95,7 @@ TRIES = 200
 GUARD = 96
 CHUNK = 1 << 20
 FIRST_STREAM = 1000  # streams below are left to the rounding that comes before the noise
-FLOATS = (
-    2.0**-46
-)  # of the radius: how far rotating and scaling in doubles can move two updates apart
+FLOATS = 2.0**-46  # of the clip: how far rotating and scaling in doubles can move two updates apart
 
 
 def _bits(value: int) -> int:
@@ -113,7 +111,7 @@ def _wrap(value: float) -> float:
 class Skellam(Mechanism, LengthBounded, RoughMoments):
     """Skellam noise on an update in an L2 ball, in ``code_count`` codes of 2 to 16 bits.
 
-    ``noise_multiplier`` is the noise's standard deviation in units of the radius; ``rotation_seed``
+    ``noise_multiplier`` is the noise's standard deviation in clips; ``rotation_seed``
     is public.
     """
 
@@ -159,19 +157,19 @@ class Skellam(Mechanism, LengthBounded, RoughMoments):
 
     @property
     def scale(self) -> float:
-        """s: integers per unit of the update."""
+        """s: integers per clip."""
         given = (self.noise_multiplier, self.bits, self.code_count, self.wrap_probability)
-        return _relative_scale(*given) / self.ball.radius
+        return _relative_scale(*given)
 
     @property
     def noise_variance(self) -> float:
-        """v: the variance of the integer noise, (noise_multiplier * radius * scale)^2."""
-        return (self.noise_multiplier * self.ball.radius * self.scale) ** 2
+        """v: the variance of the integer noise, (noise_multiplier * scale)^2."""
+        return (self.noise_multiplier * self.scale) ** 2
 
     @property
     def squared_length(self) -> float:
         """An upper bound on the sum of squares of a rounded vector; at least 1."""
-        return max(1.0, length_upper(Norm.L2, self.scale * self.ball.radius, self.code_count))
+        return max(1.0, length_upper(Norm.L2, self.scale, self.code_count))
 
     def sensitivities(self, adjacency: Adjacency) -> tuple[float, float]:
         """Return (D1, D2): neighbours' rounded vectors are within them in L1 and L2; rounded up."""
@@ -179,13 +177,13 @@ class Skellam(Mechanism, LengthBounded, RoughMoments):
         l1 = min(self.squared_length, math.sqrt(self.code_count) * l2)
         return round_up(adjacency.radii * l1, 1e-15), round_up(adjacency.radii * l2, 1e-15)
 
-    def write(self, update: Parts, rng: RandomBits, kernel: Kernel, out: Body) -> None:
+    def write(self, update: Parts, clip: float, rng: RandomBits, kernel: Kernel, out: Body) -> None:
         """Write ``code_count`` codes: the noisy integers modulo 2^bits."""
 
         def within_bounds(values: FloatVector, block: WordBlock) -> NDArray[np.int64]:
             return conditional_rounding(values, Norm.L2, self.squared_length, block) // 2
 
-        _write(self, within_bounds, update, rng, kernel, out)
+        _write(self, within_bounds, update, clip, rng, kernel, out)
 
     def accumulator(self, kernel: Kernel, max_payloads: int) -> Accumulator:
         """Return an accumulator of centred integers; the mean is scaled and rotated back."""
@@ -224,7 +222,7 @@ class Skellam(Mechanism, LengthBounded, RoughMoments):
             lambda room: stays_within(room, variance, each), 2.0**40, 0.0, relative=1e-9
         )
         noise = _squares_upper(size, variance, variance + 3 * variance**2, largest**2, doubt)
-        return self.ball.radius + (math.sqrt(size) + math.sqrt(noise)) / self.scale
+        return 1 + (math.sqrt(size) + math.sqrt(noise)) / self.scale
 
     @property
     def moment_error(self) -> float:
@@ -258,17 +256,14 @@ class IndependentSkellam(Wrapper, SamplePriced):
             "use more bits",
         )
 
-    def write(self, update: Parts, rng: RandomBits, kernel: Kernel, out: Body) -> None:
+    def write(self, update: Parts, clip: float, rng: RandomBits, kernel: Kernel, out: Body) -> None:
         """Write ``code_count`` codes: the noisy integers modulo 2^bits."""
-        _write(self.inner, independent_rounding, update, rng, kernel, out)
+        _write(self.inner, independent_rounding, update, clip, rng, kernel, out)
 
     def grid_steps(self, distance: float) -> float:
-        """Return how many grid steps updates this many radii apart differ, rounded up."""
+        """Return how many grid steps updates this many clips apart differ, rounded up."""
         inner = self.inner
-        steps = (
-            inner.scale * inner.ball.radius * (distance + FLOATS)
-            + math.sqrt(inner.code_count) * ROUNDING_SHIFT
-        )
+        steps = inner.scale * (distance + FLOATS) + math.sqrt(inner.code_count) * ROUNDING_SHIFT
         return round_up(steps, 1e-14)
 
     def cost_apart(self, distance: float) -> Cost:
@@ -329,13 +324,15 @@ def _write(
     mechanism: Skellam,
     rounding: Rounding,
     update: Parts,
+    clip: float,
     rng: RandomBits,
     kernel: Kernel,
     out: Body,
 ) -> None:
     """Clip, rotate, scale, round with ``rounding``, add the noise and wrap."""
-    inside = mechanism.ball.clip(own_copy(update))
-    rotated = kernel.rotate(inside, mechanism.rotation_seed, kind=np.float64) * mechanism.scale
+    inside = mechanism.ball.clip(own_copy(update), clip)
+    rotated = kernel.rotate(inside, mechanism.rotation_seed, kind=np.float64)
+    rotated *= mechanism.scale / clip
     block = rng.draw(rotated.size)
     integers = rounding(rotated, block)
     noise = skellam_noise(mechanism.noise_variance, mechanism._words, block, rotated.size)

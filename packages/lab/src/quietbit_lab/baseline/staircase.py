@@ -4,7 +4,7 @@ Idea     Laplace noise falls as fast everywhere as privacy allows; it is enough 
          e^-epsilon once per unit of sensitivity. The density is constant on rings of the L1 norm:
          high on the first part of each unit, lower by e^-epsilon on the rest. In one dimension no
          additive noise has a smaller variance.
-Symbols  D = `width` radii: the sensitivity that one step covers; b = e^-epsilon; gamma: share of a
+Symbols  D = `width` clips: the sensitivity that one step covers; b = e^-epsilon; gamma: share of a
          unit on the higher part; density b^k on [k D, (k + gamma) D), b^(k+1) on [(k + gamma) D,
          (k+1) D) of the L1 norm.
 Source   Geng and Viswanath (2014), "The optimal mechanism in differential privacy"; Geng, Kairouz,
@@ -69,7 +69,7 @@ def _gamma(value: float) -> float:
 class Staircase(Baseline):
     """Staircase noise on updates in an L1 ball, sent as 32-bit floats.
 
-    ``design_epsilon`` is the cost of moving by ``width`` radii: 2 for replace-one neighbours, 1 for
+    ``design_epsilon`` is the cost of moving by ``width`` clips: 2 for replace-one neighbours, 1 for
     zero-out ones.
     """
 
@@ -94,14 +94,9 @@ class Staircase(Baseline):
         """One float per coordinate."""
         return Layout.codes(32, self.ball.dimension)
 
-    @property
-    def unit(self) -> float:
-        """D: the sensitivity of one step."""
-        return self.width * self.ball.radius
-
-    def write(self, update: Parts, rng: RandomBits, kernel: Kernel, out: Body) -> None:
+    def write(self, update: Parts, clip: float, rng: RandomBits, kernel: Kernel, out: Body) -> None:
         """Draw a ring, a radius inside it, and a direction that is uniform on the L1 sphere."""
-        inside = clipped(self.ball, update, rng, kernel)
+        inside = clipped(self.ball, update, clip, rng, kernel)
         size = inside.size
         block = rng.draw(max(2, size))
         choose, place = ((block.uniform64(RING_STREAM, 0, 2) >> np.uint64(11)) + 0.5) * 2.0**-53
@@ -112,13 +107,13 @@ class Staircase(Baseline):
         share = (low / high) ** size
         radius = high * float(share + (1 - share) * place) ** (1 / size)
         noise = laplace_noise(block, 0, size)
-        noise *= radius * self.unit / np.abs(noise).sum()
+        noise *= radius * self.width / np.abs(noise).sum()
         out[:] = (inside + noise).astype("<f4").view(np.uint8)
 
     def accumulator(self, kernel: Kernel, max_payloads: int) -> Accumulator:
         """Return an accumulator that sums floats as fixed-point numbers."""
         reach = float(_cumulated(self.design_epsilon, self.gamma, self.ball.dimension)[1][-1])
-        return of_floats(self.ball.radius + reach * self.unit, self.ball.dimension, max_payloads)
+        return of_floats(1 + reach * self.width, self.ball.dimension, max_payloads)
 
     def cost(self, adjacency: Adjacency) -> Cost:
         """Return as many epsilons as there are steps between neighbours."""
@@ -129,7 +124,7 @@ class Staircase(Baseline):
         """E r^2 times 2/(d (d+1)), a coordinate's mean square on the L1 sphere."""
         size = self.ball.dimension
         return (
-            self.unit**2
+            self.width**2
             * mean_square(self.design_epsilon, self.gamma, size)
             * 2
             / (size * (size + 1))

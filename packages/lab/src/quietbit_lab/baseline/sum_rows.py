@@ -93,7 +93,7 @@ def compare_calibration(calibrated: SumCalibration, epsilon: float) -> tuple[Sum
     )
     secure = Trust.SECURE_AGGREGATION
     seen = (mechanism.privacy(adjacency) * releases).epsilon(delta)
-    ideal = (ball.radius / noise / count) ** 2 / share
+    ideal = (1 / noise / count) ** 2 / share
     return (
         SumRow(
             "one bit, secure sum",
@@ -130,15 +130,15 @@ def _first_within(account: Callable[[float], float], target: float) -> float:
 def _skellam(
     ball: Ball, multiplier: float, clients: int, share: float, adjacency: Adjacency
 ) -> tuple[Cost, float]:
-    """Return the cost of a sum and the squared error of its mean, at ``multiplier`` radii."""
+    """Return the cost of a sum and the squared error of its mean, at ``multiplier`` clips."""
     size = 1 << (ball.dimension - 1).bit_length()
     noise = multiplier / math.sqrt(share)
-    reach = _skellam_reach(noise, clients, size)  # radius in units of the integers
+    reach = _skellam_reach(noise, clients, size)  # a clip in units of the integers
     variance = (multiplier * reach) ** 2
     length = max(1.0, length_upper(Norm.L2, reach, size))
     l1 = min(length, math.sqrt(size * length))
     l2 = math.sqrt(length)
-    error = (variance / share + clients / 6) * (ball.radius / reach / clients) ** 2
+    error = (variance / share + clients / 6) * (1 / reach / clients) ** 2
     return skellam_cost(adjacency.radii * l1, adjacency.radii * l2, variance), error
 
 

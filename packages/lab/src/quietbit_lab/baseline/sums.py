@@ -4,7 +4,7 @@ Idea     an update is rotated, scaled to whole numbers whose length is bounded f
          whole-number noise and reduced modulo 2^b; sums modulo 2^b are those of the integers as
          long as these stay inside, which a rule for the scale makes all but certain. Wrapping costs
          accuracy, never privacy.
-Symbols  C = radius; n = clients; p = padded dimension; s C = `reach`: the radius in units of the
+Symbols  n = clients; p = padded dimension; s = `reach`: the clip in units of the
          integers; D1, D2, D8: largest L1, L2 and maximum distance of neighbours' integers; v:
          variance of the noise in the sum.
 Source   Kairouz, Liu, Steinke (ICML 2021): rotation and conditional rounding; the library's Skellam
@@ -67,7 +67,7 @@ class Distances:
 @final
 @frozen
 class Grid:
-    """Rotation, scale and rounding of updates in an L2 ball; ``reach``: the radius, in steps."""
+    """Rotation, scale and rounding of updates in an L2 ball; ``reach``: the clip, in steps."""
 
     ball: Ball
     reach: float
@@ -97,14 +97,14 @@ class Grid:
         self, update: Parts, rng: RandomBits, kernel: Kernel
     ) -> tuple[NDArray[np.int64], WordBlock]:
         """Return the rounded vector and its words, whose streams from 1000 on are unused."""
-        inside = clipped(self.ball, update, rng, kernel)
-        rotated = rotate(inside, self.rotation_seed) * (self.reach / self.ball.radius)
+        inside = clipped(self.ball, update, 1.0, rng, kernel)
+        rotated = rotate(inside, self.rotation_seed) * self.reach
         block = rng.draw(rotated.size)
         return conditional_rounding(rotated, Norm.L2, self.squared_length, block) // 2, block
 
     def error(self, variance: float, clients: int) -> float:
         """Return a mean coordinate's squared error: the sum's noise, and 1/6 per rounding."""
-        return (variance + clients / 6) * (self.ball.radius / self.reach / clients) ** 2
+        return (variance + clients / 6) * (1 / self.reach / clients) ** 2
 
 
 @lru_cache(maxsize=1024)
@@ -219,7 +219,7 @@ class NoisySum(SumBaseline):
         half = 1 << (self.wire_bits - 1)
         middle, odd = divmod(self.doubled_middle, 2)
         centred = (np.asarray(total, dtype=np.int64) - middle + half) % (2 * half) - half
-        unit = self.ball.radius / self.grid.reach / self.clients
+        unit = 1 / self.grid.reach / self.clients
         return self.rotated_back((centred.astype(np.float64) - odd / 2) * unit)
 
 

@@ -55,7 +55,7 @@ def audit(
     seed = given["seed"]
     mechanism: quietbit.Mechanism
     if epsilon is not None:
-        ball = quietbit.Ball(given["norm"], given["radius"], given["dimension"])
+        ball = quietbit.Ball(given["norm"], given["dimension"])
         mechanism = quietbit.calibrate(
             what, ball=ball, **chosen(given, "epsilon delta adjacency")
         ).mechanism

@@ -64,7 +64,7 @@ def demo(
     pictures = _pictures([design for design, _ in certified], json)
     with progress_bar("Calibrating", quiet=json, lines=True) as report:
         report(0.0, "one bit per parameter")
-        ball = quietbit.Ball(quietbit.Norm.L2, 1.0, DIMENSION)
+        ball = quietbit.Ball(quietbit.Norm.L2, DIMENSION)
         calibrated = quietbit.calibrate(
             "imvu",
             ball=ball,

@@ -138,7 +138,7 @@ def _profile(given: dict[str, Any], quiet: bool) -> tuple[str, Any, list[Row], C
     gaussian = math.inf
     if delta > 0:
         gaussian = quietbit.calibrate(
-            "gaussian", ball=quietbit.Ball("l2", 1.0, 1), **terms
+            "gaussian", ball=quietbit.Ball("l2", 1), **terms
         ).squared_error
     error = certificate.squared_error_upper
     pure = certificate.pure_epsilon_upper
@@ -154,7 +154,7 @@ def _profile(given: dict[str, Any], quiet: bool) -> tuple[str, Any, list[Row], C
         Row("releases", "releases", releases),
         Row("adjacency", "adjacency", which.value),
         Row("pure_epsilon_upper", "epsilon at delta 0", pure, rounded_up(pure, 8)),
-        Row("squared_error_upper", "squared error, radius 1", error, rounded_up(error)),
+        Row("squared_error_upper", "squared error, in clips", error, rounded_up(error)),
         gaussian_row(error, gaussian),
         Row("least_squared_error", "no profile beats", best**-2, rounded(best**-2)),
         *profile_rows(profile),

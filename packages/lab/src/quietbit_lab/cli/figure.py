@@ -129,7 +129,7 @@ def _secure_sums(epsilon: float, out: Path, as_json: bool) -> None:
     from quietbit_lab.plot.secure_sums import plot_secure_aggregation
 
     check_outputs(figures=(out,))
-    ball = quietbit.Ball("l2", 1.0, SUM_DIMENSION)
+    ball = quietbit.Ball("l2", SUM_DIMENSION)
     target = quietbit.Target(epsilon, 1e-5, "zero-out", releases=SUM_RELEASES)
     with progress_bar("Drawing", quiet=as_json) as report:
         picture = plot_secure_aggregation(ball, target, report=report)

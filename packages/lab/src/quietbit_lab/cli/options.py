@@ -17,7 +17,6 @@ OF_IMVU = (
     usual("norm", "l2"),
     usual("beta", 1.0),
     usual("clamp", False),
-    usual("radius", 1.0),
     usual("delta", 1e-5),
 )
 
@@ -32,7 +31,7 @@ def number_or_word(text: str) -> float | str:
 
 def find_imvu(text: str, given: Mapping[str, Any]) -> quietbit.InterpolatedMVU:
     """Return I-MVU with the design of this file or name, and the options' ball and beta."""
-    ball = quietbit.Ball(given["norm"], given["radius"], given["dimension"])
+    ball = quietbit.Ball(given["norm"], given["dimension"])
     return quietbit.InterpolatedMVU(find_design(text), ball, given["beta"], given["clamp"])
 
 

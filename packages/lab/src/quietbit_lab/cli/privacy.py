@@ -89,7 +89,7 @@ def privacy(
         *guarantee_rows(guarantee),
     ]
     record(
-        f"I-MVU on an {ball.norm.value} ball of radius {ball.radius:g}, beta {mechanism.beta:g}",
+        f"I-MVU on an {ball.norm.value} ball, beta {mechanism.beta:g}",
         rows,
         json,
     )

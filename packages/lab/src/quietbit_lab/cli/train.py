@@ -360,15 +360,12 @@ def _rows(run: Run, draws: str, protects: str, out: Path | None) -> list[Row]:
 def _clip_note(run: Run) -> str:
     """Return why the clip could not move, where it could not."""
     from quietbit.federation.moving_clip import why_it_stays
-    from quietbit.mechanism.abilities import Scouted
+    from quietbit.mechanism.scouts import Scouted
 
-    if run.mechanism is None:
-        scouted = None
-    else:
-        scouted = Scouted.find(run.mechanism)
-    if scouted is None or run.expected is None:
+    if not isinstance(run.mechanism, Scouted) or run.expected is None:
         return ""
-    why = why_it_stays(scouted, run.expected.noise, run.rounds * run.plan.cohort)
+    releases = run.rounds * run.plan.cohort
+    why = why_it_stays(run.mechanism, run.plan.clip, run.expected.noise, releases)
     return "" if why is None else f" ({why})"
 
 
@@ -381,6 +378,8 @@ def _expected(run: Run) -> list[Row]:
         return []
     rows = [Row("expectation", "to be expected", run.expected.sentence())]
     gain = run.mechanism.error().gain
+    if run.mechanism.unitless:
+        gain /= run.plan.clip
     if run.plan.mechanism.name == AUTO:
         rows.insert(
             0,

@@ -47,11 +47,15 @@ class CodeLaw:
         """Bits per code."""
         return int(self.values.size).bit_length() - 1
 
+    def at_clip(self, clip: float, scale: float) -> CodeLaw:
+        """Return the law of updates that are clipped to ``clip``, decoded times ``scale``."""
+        return CodeLaw(self.low * clip, self.inverse / clip, self.cumulative, self.values * scale)
+
 
 @lru_cache(maxsize=256)
 def code_law(mechanism: Any, share: float = 1.0) -> CodeLaw:
-    """Return a mechanism's table; a coordinate has at most ``share`` of the radius."""
-    reach = min(share, 1.0) * mechanism.ball.radius
+    """Return a mechanism's table; a coordinate has at most ``share`` of the clip."""
+    reach = min(share, 1.0)
     law = mechanism.distribution
     first = law(-reach)
     last = law(reach)

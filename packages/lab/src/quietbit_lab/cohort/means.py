@@ -79,6 +79,7 @@ class Way:
     moments: Moments | None = None
     mechanism: Any = field(default=None, repr=False)
     rotation: Rotation | None = None
+    scale: float = 1.0  # of what moments are in
 
     def rows(self, rows: Tensor, generator: Any) -> Tensor:
         """Return the mean over clients of releases of clipped updates (..., m, d)."""
@@ -99,9 +100,11 @@ def way_of(
     trust: Trust = Trust.LOCAL,
     share: float = 1.0,
     draw: str = "clients",
+    clip: float = 1.0,
 ) -> Way:
     """Return how a mechanism's means are drawn (None: no privacy); refuse one without a law.
 
+    ``clip`` is the largest norm of an update.
     ``share`` is the largest part of an update's length that one coordinate can have. With ``draw``
     "sums" a normal is drawn in place of the sum of codes where it may stand for it.
     """
@@ -109,19 +112,27 @@ def way_of(
     if mechanism is None:
         return Way("normal", LAW_OF_THE_SUM)
     if trust is Trust.CENTRAL:  # the server adds the noise once, to the sum
-        return Way("normal", LAW_OF_THE_SUM, mechanism.sigma / cohort)
+        return Way("normal", LAW_OF_THE_SUM, mechanism.unit * clip / cohort)
     name = type(mechanism).__name__
     if name not in WAYS:
         known = "one of " + ", ".join(WAYS)
         raise InvalidParameter.of("mechanism", known, name, "leave out --device")
     way = WAYS[name](mechanism, cohort, share)
+    scale = 1.0 if mechanism.unitless else clip
+    if way.law is not None:
+        way = evolve(way, law=way.law.at_clip(clip, scale))
+    else:
+        way = evolve(way, deviation=way.deviation * scale)
     if draw == "sums" and way.kind == "laplace":
-        return _normal(mechanism, cohort)
+        normal = _normal(mechanism, cohort)
+        return evolve(normal, deviation=normal.deviation * scale)
     if draw == "sums" and way.rotation is None and name in CODED:
         moments = fit_moments(mechanism, share, cohort)
         if moments is not None:
             kind = f"moments {moments.odd} {moments.even} share {share!r}"
-            return Way(kind, NORMAL_FOR_THE_SUM, share, None, moments, mechanism)
+            return Way(
+                kind, NORMAL_FOR_THE_SUM, share * clip, None, moments, mechanism, scale=scale
+            )
     return way
 
 
@@ -173,7 +184,7 @@ CODED = ("Sign", "InterpolatedMVU", "DitheredMVU")
 # What only the laboratory knows of a class of mechanisms: how its cohorts are drawn.
 WAYS: Mapping[str, Callable[[Any, int, float], Way]] = {
     "Gaussian": lambda mechanism, cohort, share: _normal(mechanism, cohort, LAW_OF_THE_SUM),
-    "Laplace": lambda mechanism, cohort, share: Way("laplace", LAW_OF_THE_SUM, mechanism.scale),
+    "Laplace": lambda mechanism, cohort, share: Way("laplace", LAW_OF_THE_SUM, mechanism.unit),
     "Skellam": _skellam,
     "IndependentSkellam": _skellam,
     "Sign": _codes,
@@ -247,13 +258,10 @@ def together(ways: Sequence[Way], cohort: int, device: Any) -> OuterMean:
         return laplace
     if kind.startswith("moments"):
         fits = [way.moments for way in ways if way.moments is not None]
-        radii = np.array([way.mechanism.ball.radius for way in ways])
-        unit = column(
-            [1 / (radius * way.deviation) for radius, way in zip(radii, ways, strict=True)],
-            torch.float64,
-        )
-        scaled = np.array([fit.mean for fit in fits]) * (radii / cohort)[:, None]
-        spreads = np.array([fit.variance for fit in fits]) * (radii[:, None] / cohort) ** 2
+        units = np.array([way.scale for way in ways])
+        unit = column([1 / way.deviation for way in ways], torch.float64)
+        scaled = np.array([fit.mean for fit in fits]) * (units / cohort)[:, None]
+        spreads = np.array([fit.variance for fit in fits]) * (units[:, None] / cohort) ** 2
         means = column(scaled.T, torch.float64)
         variances = column(spreads.T[1:], torch.float64)
         constant = column(spreads[:, 0] * cohort, torch.float32)
@@ -313,16 +321,10 @@ def codes_mean(rows: Tensor, law: CodeLaw, generator: Any) -> Tensor:
 
 
 def unit_mean(rows: Tensor, mechanism: Any, generator: Any) -> Tensor:
-    """Return the mean of releases of rows in the unit ball, in radii; signs by their slope."""
-    radius = mechanism.ball.radius
-    return way_of(mechanism, rows.shape[-2]).rows(rows * radius, generator) / (
-        radius * _slope(mechanism)
-    )
+    """Return the mean of releases of rows in the unit ball; signs by their slope."""
+    return way_of(mechanism, rows.shape[-2]).rows(rows, generator) / _slope(mechanism)
 
 
 @lru_cache(maxsize=64)
 def _slope(mechanism: Any) -> float:
-    error = mechanism.error()
-    if error.unitless:
-        return float(error.gain)
-    return 1.0
+    return float(mechanism.error().gain) if mechanism.unitless else 1.0

@@ -4,8 +4,8 @@ Idea     mean and variance of a decoded coordinate depend on one number, the upd
          e f. The signed power sgn(u)|u|^k of a product is the product of the signed powers, so that
          a sum over clients of polynomials in u is one matrix product per power, and no client's
          coordinate is ever written.
-Symbols  z = u / (radius share), at most 1 in size; mean = radius (c_1 z + c_3 z^3 + ...), odd
-         powers signed; variance = radius^2 (d_0 + d_2 z^2 + ...); m clients.
+Symbols  z = u / share, u in clips, at most 1 in size; mean = c_1 z + c_3 z^3 + ..., odd powers
+         signed; variance = d_0 + d_2 z^2 + ...; m clients.
 Source   central limit theorem; the laws are those of `mechanism/`.
 
 What differs from drawing every client. Each coordinate's expectation is right to the factor 1 +-
@@ -60,10 +60,7 @@ def fit_moments(mechanism: Any, share: float, cohort: int) -> Moments | None:
     fitted = np.cos((np.arange(NODES) + 0.5) * np.pi / (2 * NODES))
     other = np.linspace(0.0, 1.0, NODES + 1)[1:]
     values = np.asarray(mechanism.values, dtype=np.float64)
-    radius = mechanism.ball.radius
-    table = np.array(
-        [mechanism.distribution(z * radius * share) for z in (*fitted, *other, 0.0, -1.0)]
-    )
+    table = np.array([mechanism.distribution(z * share) for z in (*fitted, *other, 0.0, -1.0)])
     mean = table @ values
     spread = values - mean[:, None]
     second, third, fourth = ((table * spread**k).sum(axis=1) for k in (2, 3, 4))
@@ -73,10 +70,8 @@ def fit_moments(mechanism: Any, share: float, cohort: int) -> Moments | None:
         return None
     if max(abs(mean[-2]), abs(mean[-1] + mean[-3])) > TOLERANCE * fitted[-1] * mean[-3]:  # not odd
         return None
-    means = mean / radius
-    variances = second / radius**2
-    odd = _fewest(ODD, fitted, other, means[:NODES] / fitted, means[NODES:-2] / other, -1)
-    even = _fewest(EVEN, fitted, other, variances[:NODES], variances[NODES:-2], 0)
+    odd = _fewest(ODD, fitted, other, mean[:NODES] / fitted, mean[NODES:-2] / other, -1)
+    even = _fewest(EVEN, fitted, other, second[:NODES], second[NODES:-2], 0)
     if odd is None or even is None:
         return None
     return Moments(odd[0], even[0][1:], odd[1], even[1])

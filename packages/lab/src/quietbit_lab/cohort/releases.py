@@ -5,7 +5,7 @@ Idea     a shortcut for experiments: the law of what `Uplink.receive` makes of a
          client's seed is never looked for; z is drawn from the density that an accepted seed has.
          Tests hold the moments against `Uplink.send`. Many cohorts at once, each of its own
          training, cost hardly more than one.
-Symbols  rows: n clipped updates in units of the radius, (n, d), or those of G cohorts, (G, n, d),
+Symbols  rows: n clipped updates in clips, (n, d), or those of G cohorts, (G, n, d),
          which give (G, d); p = d padded; k kept rows; as in `mechanism/vector.py`.
 """
 

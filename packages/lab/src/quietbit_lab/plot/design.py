@@ -34,7 +34,7 @@ from quietbit_lab.plot.figure import (
 
 __all__ = ["LOOKS", "Moments", "X", "draw_moments", "moments", "plot_design"]
 
-UNIT = Ball(Norm.L1, 0.5, 1)
+UNIT = Ball(Norm.L1, 1)
 X = np.linspace(0.0, 1.0, 401)
 # MVU is a broad line under I-MVU's narrow one, so that both show where they agree.
 LOOKS: dict[str, dict[str, Any]] = {
@@ -158,11 +158,11 @@ def moments(design: Design, x: FloatVector) -> dict[str, Moments]:
         "mvu": DitheredMVU(design, UNIT),
         "imvu": InterpolatedMVU(design, UNIT, decoder="alphabet"),
     }
-    updates = np.clip(x - 0.5, -0.5, 0.5).tolist()
+    updates = np.clip(2 * x - 1, -1.0, 1.0).tolist()
     moments_of = {}
     for name, mechanism in kinds.items():
-        mean = np.array([0.5 + mechanism.expectation(u) for u in updates])
-        moments_of[name] = Moments(mean, np.array([mechanism.variance(u) for u in updates]))
+        mean = np.array([0.5 + mechanism.expectation(u) / 2 for u in updates])
+        moments_of[name] = Moments(mean, np.array([mechanism.variance(u) / 4 for u in updates]))
     return moments_of
 
 

@@ -68,7 +68,7 @@ def plot_secure_aggregation(
     for place, look in LOOKS.items():
         line = {clients: points[place] for clients, points in rows.items()}
         style = {"markersize": 4, "label": line[COHORTS[0]].name, **look}
-        errors = {n: math.sqrt(point.squared_error) / ball.radius for n, point in line.items()}
+        errors = {n: math.sqrt(point.squared_error) for n, point in line.items()}
         left.plot(
             *zip(*((n, error) for n, error in errors.items() if math.isfinite(error)), strict=True),
             **style,

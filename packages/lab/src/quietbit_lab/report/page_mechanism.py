@@ -63,14 +63,11 @@ def rebuild(record: Mapping[str, Any]) -> Mechanism | None:
 
 
 def _picture(mechanism: Mechanism, described: Mapping[str, Any], expected: Any) -> dict[str, Any]:
-    clip = mechanism.ball.radius
-    error = mechanism.error()
-    unit = clip * (
-        error.gain if error.unitless else 1.0
-    )  # a sign is brought to the unit of an update by its slope
+    # A sign is brought to clips by its slope.
+    unit = mechanism.error().gain if mechanism.unitless else 1.0
     x = np.linspace(-1.0, 1.0, POINTS)
-    mean = np.array([mechanism.expectation(float(clip * u)) for u in x]) / unit
-    variance = np.array([mechanism.variance(float(clip * u)) for u in x]) / unit**2
+    mean = np.array([mechanism.expectation(float(u)) for u in x]) / unit
+    variance = np.array([mechanism.variance(float(u)) for u in x]) / unit**2
     return {
         "words": _words(described, mechanism.layout.bits)
         + (f" What was to be expected: {expected}" if expected else ""),
@@ -114,10 +111,10 @@ def _table(mechanism: Any, described: Mapping[str, Any], unit: float) -> dict[st
     if "design" in described:
         design = mechanism.design
         inputs = (2 * design.spec.levels - 1) / described.get("beta", 1.0)
-        return _thinned(inputs, mechanism.values / mechanism.ball.radius, design.probabilities)
+        return _thinned(inputs, mechanism.values, design.probabilities)
     if described["kind"] == "Sign":
         inputs = np.array([-1.0, -0.5, 0.0, 0.5, 1.0])
-        table = np.stack([mechanism.distribution(float(mechanism.ball.radius * u)) for u in inputs])
+        table = np.stack([mechanism.distribution(float(u)) for u in inputs])
         return _thinned(inputs, mechanism.values / unit, table)
     return None
 

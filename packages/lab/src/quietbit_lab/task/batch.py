@@ -529,7 +529,7 @@ def make_lanes(
             made[key] = None, way_of(None, plan.cohort), 4 * problem.dimension, rounds, None
         elif key not in made:
             mechanism = mechanism_of(setting, problem)
-            way = way_of(mechanism, plan.cohort, plan.trust, share, draw)
+            way = way_of(mechanism, plan.cohort, plan.trust, share, draw, plan.clip)
             account = plan.account(mechanism, problem.sizes)
             account.counts = counts
             size = bytes_sent(mechanism, plan.trust, plan.updates)

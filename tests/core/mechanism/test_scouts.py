@@ -1,0 +1,186 @@
+"""Scouts: an answer's law word by word, and one price for updates and answers."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import mpmath
+import numpy as np
+import pytest
+from attrs import evolve
+from scipy import stats
+
+from core.mechanism.makers import MECHANISMS, WIDTH
+from core.statistical.kit import seed
+from quietbit import Adjacency, Ball, InvalidParameter, InvalidPayload, Norm, Uplink, seeded_rng
+from quietbit.mechanism.projected import Projected
+from quietbit.mechanism.registry import build, describe, family_of, identity_of
+from quietbit.mechanism.response import RandomisedResponse
+from quietbit.mechanism.scouts import Scout, Scouted, _answer_cost, scout_rank
+from quietbit.wire.payload import Payload
+from refusals import refuses
+
+INNER = MECHANISMS["imvu one bit l2"]
+PLAIN = [name for name in MECHANISMS if not name.startswith("scouted")]
+
+
+class Words:
+    """Random bits whose two full words are these."""
+
+    def __init__(self, *words: int) -> None:
+        self.words = words
+
+    def draw(self, count: int) -> Any:
+        assert count == len(self.words)
+        return self
+
+    def uniform64(self, stream: int, start: int, count: int) -> Any:
+        return np.array(self.words[start : start + count], dtype=np.uint64)
+
+
+def said(channel: Uplink, vector: Any, rng: Any) -> int:
+    return int(Payload.from_bytes(channel.send(vector, rng)).body[0])
+
+
+def scouted(truth: float = 0.3, every: int = 20) -> Scouted:
+    return Scouted(INNER, every, truth)
+
+
+@pytest.mark.parametrize("truth", [1e-4, 0.3, 0.999])
+def test_an_answer_is_true_for_the_words_that_are_priced_and_else_a_coin(truth: float) -> None:
+    scout = Uplink(Scout(scouted(truth)), clip=0.25)
+    last, one = math.floor(truth * 2**64), np.eye(1, WIDTH)[0]
+    for coin, other in ((0, 0), (2**63 - 1, 0), (2**63, 1), (2**64 - 1, 1)):
+        for length, answer in ((0.2, 0), (0.25, 0), (0.2500001, 1), (1e6, 1), (1e300, 1)):
+            assert said(scout, length * one, Words(0, coin)) == answer
+            assert said(scout, -length * one, Words(last - 1, coin)) == answer
+            assert said(scout, length * one, Words(last, coin)) == other
+        assert said(scout, 0 * one, Words(0, coin)) == other  # nothing has no length
+
+
+@pytest.mark.parametrize("truth", [1e-4, 0.3, 0.9, 1 - 1e-9])
+@pytest.mark.parametrize("adjacency", Adjacency)
+def test_what_is_known_of_an_answer_holds(truth: float, adjacency: Adjacency) -> None:
+    """Against 60 digits: its max-divergence, its divergences, and the Gaussian pair whose sign
+    it is.
+    """
+    response = RandomisedResponse(2, truth)
+    found = _answer_cost(response, adjacency)
+    with mpmath.workdps(60):
+        t = mpmath.mpf(response.threshold) / 2**64
+        here, there = (
+            (1 + t) / 2,
+            mpmath.mpf(0.5) if adjacency is Adjacency.ZERO_OUT else (1 - t) / 2,
+        )
+        laws = [((here, 1 - here), (there, 1 - there)), ((there, 1 - there), (here, 1 - here))]
+        pure = max(mpmath.log(p / q) for one, two in laws for p, q in zip(one, two, strict=True))
+        assert pure <= found.pure_epsilon() <= pure * (1 + mpmath.mpf(1e-9)) + mpmath.mpf(1e-12)
+        assert pure <= response.epsilon_upper(adjacency) * (1 + mpmath.mpf(1e-15))
+        for alpha in (1.01, 2, 30):
+            exact = max(
+                mpmath.log(sum(p * (p / q) ** (alpha - 1) for p, q in zip(one, two, strict=True)))
+                / (alpha - 1)
+                for one, two in laws
+            )
+            assert exact <= found.rdp(alpha)
+            assert exact <= found.slope * alpha
+        normal = mpmath.sqrt(2) * mpmath.erfinv(t)
+        square = normal**2 / 2 if adjacency is Adjacency.ZERO_OUT else 2 * normal**2
+        assert square <= found.pair_slope <= square * (1 + mpmath.mpf(1e-9))
+
+
+@pytest.mark.parametrize("name", PLAIN)
+@pytest.mark.parametrize("adjacency", Adjacency)
+def test_one_price_for_updates_and_answers(name: str, adjacency: Adjacency) -> None:
+    """No account of a release is below that of the inner update, nor below that of the answer."""
+    inner = MECHANISMS[name]
+    alone = inner.privacy(adjacency)
+    answer = _answer_cost(RandomisedResponse(2, 0.3), adjacency)
+    mechanism = Scouted(inner, 20, 0.3)
+    found = mechanism.privacy(adjacency)
+    listed = mechanism.priced_as
+    assert Scout(mechanism).priced_as == listed
+    assert Scout(mechanism).privacy(adjacency) == found == listed.privacy(adjacency)
+    assert (found.adjacency, found.unit, found.trust) == (alone.adjacency, alone.unit, alone.trust)
+    assert found.pure_epsilon() == max(alone.pure_epsilon(), answer.pure_epsilon())
+    for alpha in (1.5, 4.0, 40.0):
+        assert found.rdp(alpha) >= max(alone.rdp(alpha), answer.rdp(alpha)) * (1 - 1e-12)
+    for times in (1, 7):
+        for mixed in range(times + 1):
+            either = (found * times).epsilon(1e-5)
+            assert either >= (alone * (times - mixed) + answer.like(alone) * mixed).epsilon(
+                1e-5
+            ) * (1 - 1e-9)
+
+
+def test_who_scouts_follows_from_run_round_and_number_alone_and_is_checked_both_ways() -> None:
+    update_of, answer_of = scouted(every=10), Scout(scouted(every=10))
+    turns = [answer_of.is_turn_of(b"run", 3, node) for node in range(2000)]
+    assert turns == [not update_of.is_turn_of(b"run", 3, node) for node in range(2000)]
+    assert turns == [Scout(scouted(0.9, 10)).is_turn_of(b"run", 3, node) for node in range(2000)]
+    low, high = stats.binom.ppf([5e-10, 1 - 5e-10], 2000, 0.1)
+    assert low <= sum(turns) <= high
+    for other in ((b"ruin", 3), (b"run", 4)):
+        assert turns != [answer_of.is_turn_of(*other, node) for node in range(2000)]
+    assert INNER.is_turn_of(b"run", 3, 1)  # nobody scouts
+    assert len({scout_rank(b"run", 3, node) for node in range(2000)}) == 2000
+
+
+def test_a_share_is_estimated_without_bias() -> None:
+    """6,000 answers: beyond 6.2 of the deviation that is told, 1e-9, it is no chance; another
+    share is another.
+    """
+    count, truth, rng = 6000, 0.5, seeded_rng(seed(7))
+    uplink = Uplink(Scout(Scouted(evolve(INNER, ball=Ball(Norm.L2, 1)), 20, truth)), clip=0.5)
+    counted = uplink.aggregator()
+    assert counted.answers() is None
+    counted.add_all(
+        [uplink.send(length, rng) for length in np.linspace(1e-3, 1.0, count).reshape(-1, 1)]
+    )
+    answers = counted.answers()
+    assert answers is not None
+    assert answers.deviation == pytest.approx(0.5 / (truth * math.sqrt(count)))
+    assert abs(answers.share - 0.5) < 6.2 * answers.deviation < 0.1
+    assert not abs(answers.share - 0.75) < 6.2 * answers.deviation
+    with refuses("mechanism", "Scout"):
+        counted.mean()
+
+
+def test_an_answer_that_is_none_is_refused_and_so_is_the_error_of_one() -> None:
+    scout = Scout(scouted())
+    counts = scout.accumulator(Uplink(scout)._kernel, 10)
+    counts.check(np.array([1], dtype=np.uint8))
+    with pytest.raises(InvalidPayload, match="cell of the answer must be below 2, got 2"):
+        counts.check(np.array([2], dtype=np.uint8))
+    with refuses("mechanism", "Scout"):
+        scout.error()
+
+
+def test_a_description_leads_back() -> None:
+    inner = Projected(evolve(INNER, ball=Ball(Norm.L2, 16)), INNER.ball)
+    mechanism = Scouted(inner, 20, 0.125)
+    for one, word in ((mechanism, "imvu"), (Scout(mechanism), "scout")):
+        assert identity_of(build(describe(one))) == identity_of(one)
+        assert family_of(one) == word
+    names = [mechanism, evolve(mechanism, truth=0.2), evolve(mechanism, every=21)]
+    assert len({identity_of(one) for each in names for one in (each, Scout(each))}) == 6
+
+
+@pytest.mark.parametrize(
+    "given",
+    [(1, 0.5), (20, 0.0), (20, 1.0), (20, math.nan), (20, None), (None, 0.5)],
+)
+def test_numbers_without_a_meaning_are_refused(given: Any) -> None:
+    with pytest.raises(InvalidParameter):
+        Scouted(INNER, *given)
+
+
+def test_only_a_mechanism_has_scouts_and_only_once() -> None:
+    with refuses("mechanism", "Ball"):
+        Scouted(INNER.ball, 20, 0.5)  # type: ignore[arg-type]
+    for twice in (scouted(), Scout(scouted())):
+        with refuses("inner"):
+            Scouted(twice, 20, 0.5)
+    with refuses("scouted", "InterpolatedMVU"):
+        Scout(INNER)

@@ -1,0 +1,72 @@
+"""A server that asks at another clip: the owner's range decides, and a sum is bound to the clip."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, replace
+from typing import Any
+
+import pytest
+
+from federation.node.makers import DIMENSION, MECHANISM, books, forbids, keeper, request
+from quietbit import InvalidParameter
+from quietbit.federation.messages import RECORD, NodeName
+from quietbit.federation.plan import Plan
+from quietbit.federation.request import read_request, request_record
+from quietbit.node.request import Request, SumPart, description_of, sum_plan
+from refusals import refuses
+
+GIVEN: dict[str, Any] = {
+    "clip": 1.0,
+    "epsilon": 3.0,
+    "adjacency": "zero-out",
+    "releases": 1,
+}
+
+
+@pytest.mark.parametrize("clip", [0, -1.0, math.nan, math.inf, "1", None, True, 1e28, 1e-28])
+def test_what_is_no_clip_is_refused_when_the_request_is_read(clip: Any) -> None:
+    with refuses("clip"):
+        request(clip=clip)
+
+
+@pytest.mark.parametrize("clip", [2.0000001, 1e27])
+def test_a_clip_beyond_the_policy_is_refused_and_not_noted(tmp_path, clip: float) -> None:
+    node = keeper(tmp_path)
+    with forbids("largest-clip"):
+        node.accept(request(clip=clip))
+    assert books(tmp_path).releases == 0
+    node.accept(request(clip=2))
+    assert books(tmp_path).releases == 1
+
+
+def test_a_radius_in_the_description_is_no_way_around_the_policy(tmp_path) -> None:
+    node = keeper(tmp_path)
+    with pytest.raises(InvalidParameter, match="the clip goes beside the mechanism"):
+        node.accept(replace(request(), mechanism=description_of(MECHANISM, 1e9)))
+    assert books(tmp_path).releases == 0
+
+
+def test_a_request_of_an_earlier_version_is_refused_with_the_remedy() -> None:
+    plan = Plan("imvu", **GIVEN)
+    record = request_record(1, MECHANISM)
+    del record["clip"]
+    with pytest.raises(InvalidParameter, match="same version of quietbit") as refusal:
+        read_request({RECORD: record}, plan, (), NodeName(7, 11))
+    assert refusal.value.name == "clip"
+
+
+def test_all_that_clients_of_a_sum_sign_is_bound_to_the_clip() -> None:
+    part = SumPart("keys", 6, 1, 4, 3, "honest-but-curious")
+    plans = [sum_plan(request(sum=part, clip=clip), MECHANISM, None) for clip in (0.5, 1.0, 2.0)]
+    assert len({plan.context for plan in plans}) == 3
+    assert {plan.dimension for plan in plans} == {DIMENSION}
+
+
+def test_a_request_over_a_socket_keeps_its_clip() -> None:
+    asked = request(clip=0.3)
+    assert Request.from_json(asked.to_json()) == asked
+    missing = asdict(asked)
+    del missing["clip"]
+    with refuses("request"):
+        Request.from_json(missing)
