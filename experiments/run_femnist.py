@@ -40,7 +40,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quietbit._search import bisect
-from quietbit.federation.participation import releases_per_client
+from quietbit.federation.simulate.participation import releases_per_client
 from quietbit_lab.experiment.grid import Job, Sweep, read_sweep
 from quietbit_lab.experiment.packed import pack, read_results, unpack
 from quietbit_lab.experiment.record import Setting

@@ -33,8 +33,8 @@ from engines.flower.secure_kit import Room
 from engines.flower.test_evaluation import evaluates
 from federation.simulate.makers import chosen, small_problem
 from quietbit import Plan
-from quietbit.federation.participation import releases_per_client
 from quietbit.federation.simulate.loop import simulate
+from quietbit.federation.simulate.participation import releases_per_client
 from quietbit.flower import PrivateStrategy, Simulation, private_batch
 from quietbit.node.budget import ANSWERS, account_of
 from quietbit_lab.cli.train import _rows, _shown

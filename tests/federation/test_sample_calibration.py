@@ -8,8 +8,8 @@ import pytest
 
 import quietbit
 from federation.simulate.makers import chosen, small_problem
-from quietbit.federation.participation import releases_per_client
 from quietbit.federation.simulate.loop import simulate
+from quietbit.federation.simulate.participation import releases_per_client
 from quietbit.target import Adjacency, Unit
 from quietbit_lab.baseline.skellam import IndependentSkellam, Skellam
 

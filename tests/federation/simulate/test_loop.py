@@ -3,8 +3,8 @@ import pytest
 
 import quietbit
 from federation.simulate.makers import chosen, small_problem
-from quietbit.federation.participation import Schedule, releases_per_client
 from quietbit.federation.simulate.loop import simulate
+from quietbit.federation.simulate.participation import Schedule, releases_per_client
 from quietbit.target import Adjacency
 
 

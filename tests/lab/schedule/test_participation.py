@@ -3,7 +3,7 @@ import pytest
 from scipy import stats
 
 import quietbit
-from quietbit.federation.participation import releases_per_client
+from quietbit.federation.simulate.participation import releases_per_client
 from quietbit_lab.schedule import Sampled, ScheduledPlan, Uneven
 from refusals import refuses
 

@@ -8,8 +8,8 @@ import pytest
 from federation.simulate.makers import chosen, small_problem
 from plans import fields
 from quietbit import Adjacency, Ball, Gaussian
-from quietbit.federation.participation import releases_per_client
 from quietbit.federation.simulate.loop import simulate
+from quietbit.federation.simulate.participation import releases_per_client
 from quietbit_lab.schedule import POISSON, ScheduledPlan, SecretDraws
 from refusals import refuses
 

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 import quietbit
-from quietbit.federation.participation import releases_per_client
 from quietbit.federation.simulate.clients import ClientSide
 from quietbit.federation.simulate.loop import play_round, simulate
+from quietbit.federation.simulate.participation import releases_per_client
 from quietbit_lab.baseline.noise import Laplace
 from quietbit_lab.baseline.skellam import IndependentSkellam, Skellam
 from quietbit_lab.experiment.record import Setting

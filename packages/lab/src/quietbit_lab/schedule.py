@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from quietbit.errors import InvalidParameter, require
 from quietbit.federation.costs import ClientCosts
 from quietbit.federation.fields import Word, choice
-from quietbit.federation.participation import Clients, Schedule
+from quietbit.federation.simulate.participation import Clients, Schedule
 from quietbit.federation.simulate.plan import SimulatedPlan
 from quietbit.kernel.rng import secure_rng
 from quietbit.mechanism.base import Mechanism

@@ -31,7 +31,6 @@ from quietbit.federation.costs import ClientCosts
 from quietbit.federation.layout import named_arrays
 from quietbit.federation.messages import ENCLOSED, MODEL, SPEED, Asked, Node
 from quietbit.federation.part import Model, Part, Scope, lifted
-from quietbit.federation.participation import releases_per_client
 from quietbit.federation.parts.adaptive_clip import Scouting
 from quietbit.federation.parts.subspace import Basis
 from quietbit.federation.record import Counts
@@ -46,6 +45,7 @@ from quietbit.federation.simulate.outcome import (
     Point,
     Run,
 )
+from quietbit.federation.simulate.participation import releases_per_client
 from quietbit.federation.simulate.plan import SimulatedPlan
 from quietbit.federation.simulate.problem import PartsProblem, Problem, Rows, Training
 from quietbit.mechanism.base import Mechanism

@@ -18,8 +18,8 @@ from quietbit.federation.costs import ClientCosts
 from quietbit.federation.fields import Whole, Word, choice
 from quietbit.federation.mechanism import mechanism_of
 from quietbit.federation.messages import Node
-from quietbit.federation.participation import Schedule
 from quietbit.federation.plan import Plan
+from quietbit.federation.simulate.participation import Schedule
 from quietbit.federation.terms import Counts, Priced, left_out
 from quietbit.mechanism.base import Mechanism
 from quietbit.mechanism.scouts import scout_rank

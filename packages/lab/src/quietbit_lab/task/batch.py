@@ -33,8 +33,8 @@ from numpy.typing import NDArray
 from quietbit.errors import require, require_module
 from quietbit.federation.compare import bytes_sent
 from quietbit.federation.costs import ClientCosts
-from quietbit.federation.participation import Schedule, releases_per_client
 from quietbit.federation.simulate.loop import DIVERGED, FINISHED, LARGEST, TARGET, Point, Run
+from quietbit.federation.simulate.participation import Schedule, releases_per_client
 from quietbit.federation.simulate.problem import Rows, Score
 from quietbit.mechanism.ball import Norm
 from quietbit.mechanism.base import Mechanism

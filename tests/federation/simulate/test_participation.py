@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 import quietbit
-from quietbit.federation.participation import Schedule, releases_per_client
+from quietbit.federation.simulate.participation import Schedule, releases_per_client
 
 
 def test_each_once_is_fair_to_the_round():
