@@ -68,7 +68,9 @@ class Room(HandGrid):
         return [reply for message in messages if (reply := self.carry(message)) is not None]
 
     def carry(self, message, app_of=None):
-        node, step = message.metadata.dst_node_id, message.content[SUM]["step"]
+        node, step = message.metadata.dst_node_id, "answer"  # to an evaluation
+        if SUM in message.content:
+            step = message.content[SUM]["step"]
         if (step, node) in self.gone:
             return None
         reply = SIMULATED(message, self.contexts[node], app_of or app(shift(node)))

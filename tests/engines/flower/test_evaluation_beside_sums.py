@@ -37,12 +37,7 @@ def strategy_of(config, nodes=6):
 
 def evaluate(strategy, room, number=1):
     messages = list(strategy.configure_evaluate(number, model(), ConfigRecord(), room))
-    replies = []
-    for message in messages:
-        node = message.metadata.dst_node_id
-        reply = SIMULATED(message, room.contexts[node], evaluates(1.0))
-        reply.metadata._src_node_id = node
-        replies.append(reply)
+    replies = [room.carry(message, evaluates(1.0)) for message in messages]
     return messages, replies, strategy.aggregate_evaluate(number, replies)
 
 
