@@ -33,7 +33,11 @@ pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
 REFERENCE = ReferenceKernel()
 NAMES = ["reference", "cpu", "cpu with three threads"]
 if find_spec("triton") is not None and find_spec("torch") is not None:
+    import torch
+
     NAMES.append("triton")
+    if not torch.cuda.is_available():
+        interpret()  # before any test imports triton
 SAMPLERS = [
     make_sampler(levels, bits, epsilon, scale, low, high)
     for bits in range(1, 9)
@@ -52,11 +56,6 @@ SAMPLERS += [
 
 @pytest.fixture(params=NAMES)
 def kernel(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Any:
-    if request.param == "triton":
-        import torch
-
-        if not torch.cuda.is_available():
-            interpret()
     if request.param == "cpu with three threads":
         monkeypatch.setattr(cpu, "FEW", 64)
         return select("cpu", threads=3)
