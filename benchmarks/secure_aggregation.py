@@ -4,8 +4,7 @@ Tightness and time of the account, the comparison, and a masked round.
 
 Idea     prints tables of (1) n kappa(n)/kappa(1) over orders 2 to 64, (2) seconds for a whole
          curve, conversion to epsilon included, (3) bits, epsilon and error against the
-         alternatives, (4) codes of more bits, (5) secret cohorts, (6) time and bytes of masked
-         rounds.
+         alternatives, (4) codes of more bits, (5) time and bytes of masked rounds.
 """
 
 from __future__ import annotations
