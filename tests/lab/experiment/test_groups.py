@@ -85,6 +85,3 @@ def test_a_flower_run_shows_the_accuracy_of_its_groups(tmp_path, capsys):
     facts = shell(capsys, "report", path, "--out", tmp_path / "page.html", "--json").json
     assert [line["name"] for line in facts["groups"]] == ["digits", "letters"]
     assert "Accuracy by group" in (tmp_path / "page.html").read_text()
-    entry = tmp_path / "entry.yaml"
-    shell(capsys, "report", path, "--registry", "--out", entry)
-    assert "Accuracy of letters: 95 % interval" in entry.read_text()

@@ -1,4 +1,4 @@
-"""``quietbit report``: runs become one HTML page that works offline, or a registry's entry."""
+"""``quietbit report``: runs become one HTML page that works offline."""
 
 from __future__ import annotations
 
@@ -17,9 +17,6 @@ if TYPE_CHECKING:
 
 __all__ = ["report"]
 
-PAGE = Path("report.html")
-ENTRY = Path("registry.yaml")
-
 
 def report(
     runs: Annotated[
@@ -29,44 +26,23 @@ def report(
             help="Records of trainings or federated runs, or folders of records or sweep results.",
         ),
     ],
-    out: Annotated[
-        Path | None,
-        typer.Option(
-            help="Where to write: report.html unless given, or registry.yaml with --registry."
-        ),
-    ] = None,
+    out: Annotated[Path, typer.Option(help="Where to write.")] = Path("report.html"),
     title: Annotated[
         str, typer.Option(help="What the page is called.")
     ] = "Private federated training",
-    registry: Annotated[
-        bool,
-        typer.Option(
-            "--registry",
-            help="Write one run's entry for the public registry of deployments instead of a page.",
-        ),
-    ] = False,
     json: JsonOption = False,
 ) -> None:
     """Write one HTML page about runs: privacy, accuracy, bytes and guarantees; it works offline.
 
     Example: quietbit report runs/digits --out report.html
     """
-    names = [str(path) for path in runs]
-    different = len({path.resolve() for path in runs}) == len(runs)
-    require(different, "runs", names, "different", "name each file or folder once")
-    if registry:
-        rows = _entry(runs, out or ENTRY)
-    else:
-        rows = _page(runs, out or PAGE, title, quiet=json)
-    record("Report", rows, json)
-
-
-def _page(runs: list[Path], out: Path, title: str, *, quiet: bool) -> list[Row]:
-    """Write the page and return what the command prints."""
     from quietbit_lab.report.page import render_page, save_page
     from quietbit_lab.report.page_data import page_data
     from quietbit_lab.report.runs import read_placed_runs, reporting_runs
 
+    names = [str(path) for path in runs]
+    different = len({path.resolve() for path in runs}) == len(runs)
+    require(different, "runs", names, "different", "name each file or folder once")
     require(
         out.suffix.lower() in (".html", ".htm"),
         "end of the report's file name",
@@ -75,7 +51,7 @@ def _page(runs: list[Path], out: Path, title: str, *, quiet: bool) -> list[Row]:
         "change --out",
     )
     check_outputs(out)
-    with progress_bar("Report", quiet=quiet) as show:
+    with progress_bar("Report", quiet=json) as show:
         show(0.1, "reading runs")
         placed = reporting_runs(read_placed_runs(runs))
         show(0.5, f"{len(placed):,} runs")
@@ -85,7 +61,7 @@ def _page(runs: list[Path], out: Path, title: str, *, quiet: bool) -> list[Row]:
     groups = _groups(placed)
     labels = sorted({run.label for run in placed})
     size = path.stat().st_size
-    return [
+    rows = [
         Row("summary", "summary", sentences, " ".join(sentences)),
         Row("runs", "runs", len(placed), f"{len(placed):,}"),
         Row("mechanisms", "mechanisms", labels, "; ".join(labels)),
@@ -93,6 +69,7 @@ def _page(runs: list[Path], out: Path, title: str, *, quiet: bool) -> list[Row]:
         Row("saved", "written to", str(path)),
         *groups,
     ]
+    record("Report", rows, json)
 
 
 def _groups(runs: Sequence[PlacedRun]) -> list[Row]:
@@ -108,36 +85,3 @@ def _groups(runs: Sequence[PlacedRun]) -> list[Row]:
     if lines:
         return [Row("groups", "Accuracy by group, with 95 % intervals", lines)]
     return []
-
-
-def _entry(runs: list[Path], out: Path) -> list[Row]:
-    """Write the registry's entry of one run and return what the command prints."""
-    from quietbit_lab.report.registry import SUFFIXES, registry_entry, save_entry, todo_fields
-    from quietbit_lab.report.runs import read_placed_runs
-
-    require(
-        out.suffix.lower() in SUFFIXES,
-        "end of the entry's file name",
-        str(out),
-        " or ".join(SUFFIXES),
-        "change --out",
-    )
-    check_outputs(out)
-    placed = read_placed_runs(runs)
-    require(
-        len(placed) == 1,
-        "runs of one entry",
-        len(placed),
-        "1",
-        "name the record of one run, since an entry states one epsilon",
-    )
-    entry = registry_entry(placed[0])
-    path = save_entry(entry, out)
-    fields = todo_fields(entry)
-    parameters = entry["deployment"]["privacy_loss"]["privacy_parameters"]
-    return [
-        Row("epsilon_upper", "epsilon", parameters["epsilon"]),
-        Row("delta", "delta", parameters["delta"]),
-        Row("todo", "to fill in", fields, f"{len(fields)} fields: {', '.join(fields)}"),
-        Row("saved", "written to", str(path)),
-    ]

@@ -121,11 +121,6 @@ def _record(saved: Mapping[str, Any]) -> dict[str, Any]:
         "dimension": int(saved["dimension"]),
         "points": points,
         "guarantee": saved["guarantee"],
-        "mode": "adaptive",
-        "server": None
-        if settings.secure_aggregation is None
-        else settings.secure_aggregation.adversary,
-        "nodes": len(saved.get("nodes") or ()),
         "groups": groups_of_run(settings, saved.get("evaluations") or ()),
         "bytes_per_client": round(sent / replies) if replies else None,
         "uplink_bytes": sent,
