@@ -161,7 +161,7 @@ def account(way: Way) -> tuple[str, str, str]:
     if way.noise is None:
         mechanism = Plan.from_run_config(SETTINGS).mechanism_for(650)
         curve: Any = mechanism.privacy(ADJACENCY)
-        error = mechanism.variance(0.0) / CLIP**2
+        error = mechanism.variance(0.0)
         spent = [(curve * times).epsilon(DELTA) for times in (1, ROUNDS)]
     else:
         curves = [Cost.gaussian(times / (2 * way.noise**2)) for times in (1, ROUNDS)]
