@@ -47,7 +47,13 @@ def gate_for(
     """
     keys = owner_keys(node_config)
     if keys:
-        _check_owner(node_config, keys)
+        names_one = len(keys) == 1 and keys[0] in NODE_KEYS
+        if not names_one or not isinstance(node_config[keys[0]], str):
+            raise PolicyError(
+                "node config must have exactly one key of quietbit, "
+                f"{' or '.join(NODE_KEYS)}, whose value is an absolute path (other settings belong "
+                f"into the policy), got the keys {', '.join(keys)}."
+            )
     if GATEKEEPER in node_config:
         return RemoteGate(node_config[GATEKEEPER])
     values = _StateRecord(state, RECORD, make)
@@ -74,17 +80,6 @@ def gate_for(
 def owner_keys(node_config: Mapping[str, Any]) -> list[str]:
     """Return the keys that are quietbit's; there are none where a node has no owner."""
     return [key for key in node_config if key.lower().startswith(OURS)]
-
-
-def _check_owner(node_config: Mapping[str, Any], keys: list[str]) -> None:
-    """Refuse a node config that does not name exactly one policy or gatekeeper."""
-    names_one = len(keys) == 1 and keys[0] in NODE_KEYS
-    if not names_one or not isinstance(node_config[keys[0]], str):
-        raise PolicyError(
-            f"node config must have exactly one key of quietbit, {' or '.join(NODE_KEYS)}, whose "
-            "value is an absolute path (other settings belong into the policy), got the keys "
-            f"{', '.join(keys)}."
-        )
 
 
 @final

@@ -54,9 +54,10 @@ def propose(request: Request, rules: Rules) -> Proposal:
     _check_rows_of_round(proposed, request)
     _check_answer(proposed, request)
     _check_visibility(mechanism, request)
-    if not mechanism.is_turn_of(run_name(request.run), request.round, request.node):
+    if proposed.takes_turns:
+        is_turn = mechanism.is_turn_of(run_name(request.run), request.round, request.node)
         rule = f"one that is the turn of node {request.node} in round {request.round}"
-        raise InvalidParameter.of("mechanism", rule, proposed.family)
+        require(is_turn, "mechanism", proposed.family, rule)
     rules.check(proposed.family, request.clip, proposed.sampling_rate)
     return Proposal(proposed, honest, noted_run(request.run, proposed.family))
 

@@ -22,7 +22,7 @@ from quietbit.mechanism.base import Batch
 from quietbit.mechanism.batch import draw_batch
 from quietbit.node.frame import Framed
 from quietbit.node.refusal import Noted
-from quietbit.node.request import ProposedMechanism, Request
+from quietbit.node.request import ProposedMechanism, Request, uplink_of
 from quietbit.node.sum_step import SumStep
 from quietbit.wire.uplink import Uplink
 
@@ -45,7 +45,7 @@ def make_release(
 
     ``shaped`` is an uplink of the same mechanism and clip that knows the update's shape.
     """
-    uplink = proposed.uplink(clip)
+    uplink = uplink_of(proposed, clip)
     if update is not None:
         try:
             return (shaped or uplink).send(update, rng)
@@ -88,7 +88,7 @@ class LocalAcceptedRequest:
     @property
     def _uplink(self) -> Uplink:
         """The way of the release, at the clip of the request."""
-        return self._proposed.uplink(self._request.clip)
+        return uplink_of(self._proposed, self._request.clip)
 
     def draw(self, count: int) -> NDArray[np.int64]:
         """Draw a batch of ``count`` samples' places, once per step of the release."""

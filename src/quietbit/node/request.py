@@ -59,12 +59,13 @@ __all__ = [
     "noted_run",
     "run_name",
     "sum_plan",
+    "uplink_of",
 ]
 
 MOST_ROUNDS = 2**32 - 1
 MOST_ID = 2**64 - 1
-# The fields that are the same in all rounds of a run, for one node.
-OF_RUN = ("run", "node", "client", "dimension", "epsilon", "delta", "adjacency", "unit")
+# The fields that are the same in most rounds of a run, for one node: they are checked once.
+OF_RUN = ("run", "node", "client", "dimension", "epsilon", "delta", "adjacency", "unit", "clip")
 MOST_READ = 256  # mechanisms that a process caches: as many as a ledger holds
 # Characters. This bounds the work, too: the largest description took 0.3 s to build.
 MOST_DESCRIPTION = 2**18
@@ -151,7 +152,6 @@ class Request:
         """Refuse values of the wrong type or range."""
         put = object.__setattr__
         put(self, "round", check_int(self.round, "round", 1, MOST_ROUNDS))
-        put(self, "clip", check_clip(self.clip))
         if not isinstance(self.mechanism, str) or len(self.mechanism) > MOST_DESCRIPTION:
             rule = f"text of at most {MOST_DESCRIPTION} characters"
             raise InvalidParameter.of("description of the mechanism", rule)
@@ -239,6 +239,7 @@ def _of_run(
     delta: Any,
     adjacency: Any,
     unit: Any,
+    clip: Any,
 ) -> tuple[Any, ...]:
     return (
         check_int(run, "run", 0, MOST_ID),
@@ -249,6 +250,7 @@ def _of_run(
         check_delta(delta),
         Adjacency(adjacency).value,
         Unit(unit).value,
+        check_clip(clip),
     )
 
 
@@ -272,6 +274,7 @@ class ProposedMechanism:
     family: str
     batches: Batches | None = field(init=False)  # the mechanism, where it releases batches
     rows: SharedRows | None = field(init=False)  # and where all clients keep the same rows
+    takes_turns: bool = field(init=False)  # whether it is for some nodes of a round alone
 
     @batches.default
     def _batches(self) -> Batches | None:
@@ -280,6 +283,10 @@ class ProposedMechanism:
     @rows.default
     def _rows(self) -> SharedRows | None:
         return SharedRows.find(self.mechanism)
+
+    @takes_turns.default
+    def _turns(self) -> bool:
+        return type(self.mechanism).is_turn_of is not Mechanism.is_turn_of
 
     @property
     def steps(self) -> int:
@@ -331,10 +338,6 @@ class ProposedMechanism:
         mechanism = noted(description)
         return ProposedMechanism(mechanism, noted_identity(description), family_of(mechanism))
 
-    def uplink(self, clip: float) -> Uplink:
-        """Return the way of the mechanism's releases at a clip; those of recent ones are kept."""
-        return _uplink(self, clip)
-
     @property
     def description(self) -> Any:
         """Plain values from which the mechanism is built again."""
@@ -370,7 +373,8 @@ class ProposedMechanism:
 
 
 @lru_cache(maxsize=MOST_READ)
-def _uplink(proposed: ProposedMechanism, clip: float) -> Uplink:
+def uplink_of(proposed: ProposedMechanism, clip: float) -> Uplink:
+    """Return the way of a mechanism's releases at a clip; those of recent ones are kept."""
     return Uplink(proposed.mechanism, clip=clip)
 
 
