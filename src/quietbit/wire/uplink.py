@@ -328,12 +328,13 @@ class Aggregator:
         total = means[0][1]
         if len(means) > 1:
             total = np.asarray(sum(share * mean for share, mean in means))
-        return in_units(total, self._uplink.mechanism, self._uplink.clip)
+        clip = self._uplink.clip
+        return total if clip == 1.0 else in_units(total, self._uplink.mechanism, clip)
 
 
 def in_units(mean: FloatVector, mechanism: Mechanism, clip: float) -> FloatVector:
     """Return a mean in units of updates, from one in clips; bit for bit at clip 1."""
-    return mean if clip == 1.0 or mechanism.unitless else mean * clip
+    return mean if mechanism.unitless else mean * clip
 
 
 @lru_cache(maxsize=1)

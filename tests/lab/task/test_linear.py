@@ -41,7 +41,7 @@ def test_outer_products_are_clipped_gradients(parameters, norm, clip):
         exact = gradient(problem, parameters, example)
         wanted = exact * min(1.0, clip / np.linalg.norm(exact, norm.order))
         np.testing.assert_allclose(row[:39], wanted, atol=1e-5)
-        assert ball.contains(row[:39])
+        assert ball.contains(row[:39], clip)
         assert row[39] == 0
 
 

@@ -39,7 +39,7 @@ def test_outer_products_of_clipped_errors_are_the_clipped_updates(data, norm):
         for client in range(4):
             mine = data.parameters(products[place, client][None])[0]
             np.testing.assert_allclose(mine, rows[client], atol=2e-7, rtol=2e-6)
-            assert Ball(norm, 39).contains(mine)
+            assert Ball(norm, 39).contains(mine, clip)
     assert not products[..., 13:].any()  # unused columns
 
 
