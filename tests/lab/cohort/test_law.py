@@ -59,8 +59,8 @@ def test_the_table_is_the_mechanisms_law(name):
 
 def test_the_table_covers_where_the_law_changes_and_no_more():
     wide, clamped = code_law(MECHANISMS["flat"]), code_law(MECHANISMS["clamped"])
-    assert wide.low == pytest.approx(-0.5)
-    assert clamped.low == pytest.approx(-0.5 / 8, rel=1e-6)
-    assert code_law(MECHANISMS["flat"], 0.2).low == pytest.approx(-0.1)
-    assert code_law(MECHANISMS["sharp sign"]).low > -0.5
+    assert wide.low == pytest.approx(-1.0)
+    assert clamped.low == pytest.approx(-1 / 8, rel=1e-6)
+    assert code_law(MECHANISMS["flat"], 0.2).low == pytest.approx(-0.2)
+    assert code_law(MECHANISMS["sharp sign"]).low > -1.0
     assert math.isfinite(code_law(MECHANISMS["sharp sign"]).inverse)
