@@ -1,11 +1,6 @@
-"""Sums of codes over outer products: CPU and GPU kernels against the mechanism's law."""
+"""Means of cohorts whose updates are outer products, against the mechanisms' laws."""
 
 import math
-import os
-import subprocess
-import sys
-from importlib.util import find_spec
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -18,9 +13,8 @@ from quietbit.target import Trust
 from quietbit_lab.baseline.dithered import DitheredMVU
 from quietbit_lab.baseline.noise import Laplace, Sign
 from quietbit_lab.baseline.skellam import Skellam
-from quietbit_lab.cohort.law import CodeLaw, code_law
+from quietbit_lab.cohort.law import CodeLaw
 from quietbit_lab.cohort.means import again_upper, exact_mean, together, way_of
-from quietbit_lab.cohort.outer import _compiled, _whole, mean_codes, sum_class_in_numpy
 from quietbit_lab.design.search import solve
 from refusals import refuses
 
@@ -57,16 +51,15 @@ def off(found, mechanism, left, right):
     return np.abs(z.sum(axis=0)).max() / math.sqrt(len(z)), (z**2).sum() / z.size, z.size
 
 
+def drawn(name, groups, left, right, seed):
+    ways = [way_of(LAWS[name], right.shape[0])] * groups
+    return together(ways, right.shape[0], CPU)(left, right, seed)
+
+
 @pytest.mark.parametrize("name", LAWS)
-@pytest.mark.parametrize("threads", [1, 2])
-def test_means_have_the_mechanisms_mean_and_variance(name, threads):
+def test_means_have_the_mechanisms_mean_and_variance(name):
     mechanism, (left, right) = LAWS[name], factors(200, 60)
-    before = torch.get_num_threads()
-    torch.set_num_threads(threads)
-    try:
-        found = mean_codes([code_law(mechanism)] * 200, left, right, 5).numpy().astype(float)
-    finally:
-        torch.set_num_threads(before)
+    found = drawn(name, 200, left, right, 5).numpy().astype(float)
     means, squares, count = off(found, mechanism, left, right)
     assert means < Z
     assert abs(squares - 1) < Z * math.sqrt(2 / count)
@@ -74,21 +67,9 @@ def test_means_have_the_mechanisms_mean_and_variance(name, threads):
     assert means > Z  # the test can fail
 
 
-@pytest.mark.skipif(_compiled() is None, reason="needs a C compiler")
-@pytest.mark.parametrize("name", LAWS)
-def test_compiled_sums_are_those_of_numpy(name):
-    law, (left, right) = code_law(LAWS[name]), factors(1, 50, features=1100)
-    left[0, 0, 3] = float("nan")
-    whole = _whole(law)
-    sums = np.zeros((2, 1100), np.int64)
-    for function, out in zip((_compiled(), sum_class_in_numpy), sums, strict=True):
-        function(left[0, 0].numpy(), right.numpy(), 2**63 + 5, law, whole, out)
-    np.testing.assert_array_equal(sums[0], sums[1])
-
-
-def test_seeds_and_threads():
-    law, (left, right) = code_law(LAWS["three bits"]), factors(3, 500)
-    first, again, other = (mean_codes([law] * 3, left, right, seed) for seed in (1, 1, 2))
+def test_seeds():
+    left, right = factors(3, 500)
+    first, again, other = (drawn("three bits", 3, left, right, seed) for seed in (1, 1, 2))
     assert torch.equal(first, again)
     assert not torch.equal(first, other)
     assert not torch.equal(first[0], first[1])
@@ -96,48 +77,10 @@ def test_seeds_and_threads():
 
 
 def test_a_nan_is_drawn_as_some_value_and_harms_nobody_else():
-    law, (left, right) = code_law(LAWS["one bit"]), factors(2, 50)
+    left, right = factors(2, 50)
     left[1, 0, 7] = float("nan")
     left[1, 1, 7] = float("inf")
-    found = mean_codes([law] * 2, left, right, 1)
-    assert bool(torch.isfinite(found).all())
-    with pytest.raises(quietbit.InvalidParameter):
-        mean_codes([law, code_law(LAWS["three bits"])], left, right, 1)
-
-
-GPU = """
-import sys
-import numpy as np, torch, triton
-from lab.cohort.test_outer import LAWS, factors, off
-from quietbit_lab.cohort.law import code_law
-from quietbit_lab.cohort import outer
-outer.BLOCK = 128  # the interpreter is slow, but not in lanes
-for name in ("one bit", "three bits"):
-    left, right = factors(2, 6, classes=1, features=500)
-    law = code_law(LAWS[name])
-    total = outer._on_device((law,) * 2, left, right, 3)
-    again = outer._on_device((law,) * 2, left, right, 3)
-    assert torch.equal(total, again)
-    width = (law.values[-1] - law.values[0]) / outer.WHOLE / 6
-    found = total.numpy() * width + law.values[0]
-    means, squares, count = off(found, LAWS[name], left, right)
-    assert means < 7, means
-    assert abs(squares - 1) < 7 * (2 / count) ** 0.5, squares
-    assert not torch.equal(total[0], total[1])
-print("done")
-"""
-
-
-@pytest.mark.long  # Triton's interpreter has its tests in tests/core/kernel
-@pytest.mark.skipif(find_spec("triton") is None, reason="needs triton")
-def test_the_gpus_kernel_has_the_same_law():
-    """In triton's interpreter, which needs no GPU."""
-    path = os.pathsep.join([str(Path(__file__).parents[2]), *sys.path])
-    given = {**os.environ, "TRITON_INTERPRET": "1", "PYTHONPATH": path}
-    found = subprocess.run(
-        [sys.executable, "-c", GPU], capture_output=True, text=True, env=given, timeout=300
-    )
-    assert found.stdout == "done\n", found.stderr
+    assert bool(torch.isfinite(drawn("one bit", 2, left, right, 1)).all())
 
 
 def test_what_is_drawn_and_what_is_refused():
@@ -145,7 +88,7 @@ def test_what_is_drawn_and_what_is_refused():
     found = {name: way_of(mechanism, 600).kind for name, mechanism in drawn.items()}
     assert (found["imvu-1"], found["imvu-3"], found["imvu-l1"]) == ("codes 1", "codes 3", "codes 1")
     assert (found["gaussian"], found["laplace"]) == ("normal", "laplace")
-    assert way_of(quietbit.Gaussian(BALL, 1.0), 10, Trust.CENTRAL).deviation == pytest.approx(0.05)
+    assert way_of(quietbit.Gaussian(BALL, 1.0), 10, Trust.CENTRAL).deviation == pytest.approx(0.1)
     assert way_of(Laplace(Ball(Norm.L1, 40), 1.0), 600, draw="sums").kind == "normal"
     with refuses("variance of a cohort's Skellam noise"):
         way_of(Skellam(BALL, 2.0, 6), 10)
@@ -188,15 +131,13 @@ def test_without_noise_the_mean_is_the_mean_of_outer_products():
 
 def test_models_of_one_kind_have_their_own_laws():
     """Two clips and two designs side by side: means scale with the clip and follow the design."""
-    made = [
-        quietbit.InterpolatedMVU(design(e, 5, 2), Ball(Norm.L2, 24), 2.0)
-        for e, clip in ((3, 0.5), (1, 8.0))
-    ]
-    ways = [way_of(mechanism, 4000) for mechanism in made]
+    clips = (0.5, 8.0)
+    made = [quietbit.InterpolatedMVU(design(e, 5, 2), Ball(Norm.L2, 24), 2.0) for e in (3, 1)]
+    ways = [way_of(one, 4000, clip=clip) for one, clip in zip(made, clips, strict=True)]
     assert isinstance(ways[0].law, CodeLaw)
     assert ways[0].kind == ways[1].kind == "codes 2"
     errors = torch.tensor([[[0.25]], [[4.0]]], dtype=torch.float64).expand(2, 1, 4000)
     found = together(ways, 4000, CPU)(errors, torch.ones((4000, 8)) * 0.5, 9).numpy()
-    for mechanism, row, value in zip(made, found[:, 0], (0.125, 2.0), strict=True):
-        deviation = math.sqrt(mechanism.variance(value) / 4000)
-        assert np.abs(row - mechanism.expectation(value)).max() < Z * deviation
+    for mechanism, row, clip in zip(made, found[:, 0], clips, strict=True):
+        deviation = math.sqrt(mechanism.variance(0.25) / 4000)
+        assert np.abs(row / clip - mechanism.expectation(0.25)).max() < Z * deviation

@@ -34,7 +34,6 @@ from quietbit.target import Trust
 from quietbit_lab.baseline.skellam import length_upper
 from quietbit_lab.cohort.law import MOST_BITS, CodeLaw, code_law
 from quietbit_lab.cohort.moments import Moments, fit_moments, power_sums
-from quietbit_lab.cohort.outer import mean_codes
 from quietbit_lab.cohort.releases import rotated, rotated_back
 from quietbit_lab.experiment.grid import DRAWS
 from quietbit_lab.experiment.record import EVERY_CLIENT
@@ -280,7 +279,17 @@ def together(ways: Sequence[Way], cohort: int, device: Any) -> OuterMean:
 
         return of_moments
     laws = [way.law for way in ways if way.law is not None]
-    return lambda errors, features, seed: mean_codes(laws, errors.float(), features, seed)
+
+    def codes(errors: Tensor, features: Tensor, seed: int) -> Tensor:
+        """Draw every client's codes, one class of one model at a time."""
+        source = generator(seed)
+        mean = features.new_empty((*errors.shape[:2], features.shape[1]))
+        for law, model, out in zip(laws, errors.float(), mean, strict=True):
+            for error, row in zip(model, out, strict=True):
+                row.copy_(codes_mean(error[:, None] * features, law, source))
+        return mean
+
+    return codes
 
 
 def exact_mean(errors: Tensor, features: Tensor) -> Tensor:
@@ -301,11 +310,8 @@ def gaussian_mean(rows: Tensor, deviation: float, generator: Any) -> Tensor:
 
 
 def codes_mean(rows: Tensor, law: CodeLaw, generator: Any) -> Tensor:
-    """Return the mean over clients of decoded codes of rows (..., m, d)."""
-    table, values = (
-        torch.tensor(array, dtype=torch.float32, device=rows.device)
-        for array in (law.cumulative, law.values)
-    )
+    """Return the mean over clients of decoded codes of rows (..., m, d); a NaN gets some code."""
+    table, values = _tables(law, str(rows.device))
     x = ((rows - law.low) * law.inverse).clamp(0.0, table.shape[0] - 1 - 1e-3)
     cell = x.nan_to_num(0.0).int()
     part = x - cell
@@ -318,6 +324,13 @@ def codes_mean(rows: Tensor, law: CodeLaw, generator: Any) -> Tensor:
         place = cell * count + code + (step - 1)
         code += step * (uniform >= torch.lerp(flat[place], flat[place + count], part))
     return values[code].mean(dim=-2)
+
+
+@lru_cache(maxsize=64)
+def _tables(law: CodeLaw, device: str) -> tuple[Tensor, Tensor]:
+    """Return a law's probabilities and values on a device; laws are compared by identity."""
+    table = torch.tensor(law.cumulative, dtype=torch.float32, device=device)
+    return table, torch.tensor(law.values, dtype=torch.float32, device=device)
 
 
 def unit_mean(rows: Tensor, mechanism: Any, generator: Any) -> Tensor:
