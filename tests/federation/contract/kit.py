@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
@@ -20,6 +20,7 @@ import numpy as np
 import pytest
 
 from quietbit import Plan
+from quietbit.federation import Part
 from quietbit.federation.messages import ANSWERED, DECLINED
 from quietbit.federation.simulate import Score, SimulatedPlan, Training, simulate
 from quietbit.kernel.client_rng import seeded_client_rng
@@ -63,6 +64,7 @@ class Federation(ABC):
     """Nodes 0 to ``nodes`` - 1 of one engine; the model is a table and a row of float32 numbers.
 
     ``owners`` are policies, by node; a node without one is simulated, and shows its ``metrics``.
+    ``parts`` are handed to the server.
     After a round ``releases`` has the framed releases that arrived, by kind and node, ``reasons``
     why others did not, ``noted`` whether a node says that a release was noted nevertheless, and
     ``seen`` the models that the apps were given.
@@ -80,6 +82,7 @@ class Federation(ABC):
         folder: Path,
         owners: Mapping[int, str] | None = None,
         metrics: Collection[str] = (),
+        parts: Sequence[Part] = (),
     ) -> None:
         self.config = dict(config)
         self.app = app
@@ -88,6 +91,7 @@ class Federation(ABC):
         self.folder = folder
         self.owners = owners or {}
         self.metrics = tuple(metrics)
+        self.parts = tuple(parts)
         self.number = 0
         self.model = np.random.default_rng(3).normal(size=COLUMNS * (rows + 1)).astype(np.float32)
         self.releases: dict[str, dict[int, bytes]] = {RELEASE: {}, ANSWER: {}}
@@ -187,7 +191,7 @@ class FlowerFederation(Federation):
         rules = Simulation(seed=SEED, metrics=self.metrics)
         self._mod = simulated(gated(simulation=rules))
         inner = FedAvg(min_train_nodes=1, min_available_nodes=1, min_evaluate_nodes=1)
-        self.strategy = PrivateStrategy(inner, self.config)
+        self.strategy = PrivateStrategy(inner, self.config, parts=self.parts)
         self._grid = HandGrid(range(self.FIRST, self.FIRST + self.nodes))
         self._asked: dict[int, Any] = {}
         self.contexts = {}
@@ -292,6 +296,7 @@ class FlareFederation(Federation):
         from engines.nvflare.kit import Server, Site
 
         self.server = Server(self.config, self.folder)
+        self.server.data.parts = self.parts
         context = self.server.engine.manager.new_context()
         runner = SimpleNamespace(current_wf=SimpleNamespace(controller=FedAvg()))
         context.set_prop(FLContextKey.RUNNER, runner, private=True, sticky=True)
@@ -405,7 +410,10 @@ class LocalFederation(Federation):
             raise NotImplementedError("the simulator has no messages")
         self.number += 1
         self.run = simulate(
-            _Problem(self), self.plan, Training(lr=1.0, rounds=self.number, momentum=0.0)
+            _Problem(self),
+            self.plan,
+            Training(lr=1.0, rounds=self.number, momentum=0.0),
+            parts=self.parts,
         )
         assert self.run.status == "finished", self.run.reason
         self.model = self.run.parameters

@@ -1,100 +1,232 @@
-"""The part of docs/how-to/add-a-capability.md, as it is printed there, through all adapters."""
+"""The diff of docs/how-to/add-a-capability.md, as it is printed there, through all adapters.
+
+A copy of the sources with the diff plays rounds in a process of its own; what it reports is
+compared with norms that the sources without it decode from the same payloads. A part without a
+section of its own is handed to the adapters.
+"""
 
 from __future__ import annotations
 
-import itertools
+import json
+import logging
+import os
 import re
+import shutil
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from federation.simulate.makers import small_problem
-from plans import flat_plan
-from quietbit.federation.simulate import Training, simulate
+from federation.contract.kit import (
+    Federation,
+    FlareFederation,
+    FlowerFederation,
+    LocalFederation,
+    walk,
+)
+from quietbit import Plan
+from quietbit.federation import Asked, Closed, Part, Reply, Scope
+from quietbit.wire.uplink import Uplink
 
-PAGE = Path(__file__).parents[3] / "docs" / "how-to" / "add-a-capability.md"
+ROOT = Path(__file__).parents[3]
+PAGE = ROOT / "docs" / "how-to" / "add-a-capability.md"
+NODES = 4
+ROUNDS = 2
+CONFIG = {
+    "quietbit.mechanism": "gaussian",  # whose releases differ in length
+    "quietbit.clip": 1.0,
+    "quietbit.mechanism.noise-multiplier": 0.1,
+    "quietbit.epsilon": 10_000.0,
+    "quietbit.adjacency": "replace-one",
+}
+# Under which a server sees no release by itself, or updates without noise.
+UNSEEN = {
+    "central": CONFIG | {"quietbit.trust": "central"},
+    "summed": {
+        "quietbit.mechanism": "imvu",
+        "quietbit.clip": 1.0,
+        "quietbit.epsilon": 20.0,
+        "quietbit.adjacency": "zero-out",
+        "quietbit.trust": "secure-aggregation",
+    },
+}
+SECTION = {"quietbit.release-norms": True}
+SAID = re.compile(r"^ +\d .*median norm ([\d.]+)", re.MULTILINE)  # by a line of the report's table
 pytestmark = pytest.mark.filterwarnings("ignore::quietbit.node.policy.SeededRngWarning")
 
 
-@pytest.fixture(name="meter")
-def made_from_the_page() -> Any:
-    """The meter of the page, with an allowance that one round does not exceed and several do."""
-    (code,) = re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
-    assert len(code.splitlines()) <= 60
-    space: dict[str, Any] = {"__name__": "meter"}
-    exec(code, space)  # noqa: S102 - our own page
-    return space["BandwidthMeter"](10)
-
-
-def check(records: list[Any], rounds: int, nodes: int) -> None:
-    """Every round has a record, and its bytes grow."""
-    assert len(records) == rounds
-    for name in ("down", "up"):
-        totals = [record["bandwidth"][name] for record in records]
-        assert all(after > before for before, after in itertools.pairwise(totals))
-    assert len(records[-1]["bandwidth"]["beyond"]) == nodes
-
-
-def test_local(meter: Any) -> None:
-    plan = flat_plan(
-        "gaussian", clip=1.0, adjacency="zero-out", noise_multiplier=2.0, cohort=60, rng="seeded"
+@pytest.fixture(name="changed", scope="module")
+def made_from_the_page(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of the sources with the diff of the page."""
+    if shutil.which("git") is None:
+        pytest.skip("needs git, which applies the diff")
+    (diff,) = re.findall(r"```diff\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
+    folder: Path = tmp_path_factory.mktemp("changed")
+    shutil.copytree(ROOT / "src", folder / "src", ignore=shutil.ignore_patterns("__pycache__"))
+    # Within a repository, git would leave out files that are not of it.
+    alone = os.environ | {"GIT_CEILING_DIRECTORIES": str(folder.parent)}
+    command = ["git", "apply", "-"]
+    done = subprocess.run(
+        command, cwd=folder, env=alone, input=diff, text=True, capture_output=True, check=False
     )
-    run = simulate(small_problem(), plan, Training(0.1, 3), parts=[meter])
-    check(run.records, 3, 60)
-    assert run.records[-1]["bandwidth"]["up"] == 3 * 60 * run.bytes_per_client
+    assert done.returncode == 0, f"The diff of the page does not apply.\n{done.stderr}"
+    return folder / "src"
 
 
-def test_flower(meter: Any) -> None:
+def played(source: Path, name: str, folder: Path) -> dict[str, Any]:
+    """What a process with these sources reports of some rounds."""
+    paths = [str(source), str(ROOT / "tests")]
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(paths)}
+    command = [sys.executable, "-m", "federation.contract.test_own_part", name, str(folder)]
+    done = subprocess.run(
+        command, cwd=folder, env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    found: dict[str, Any] = json.loads((folder / "played.json").read_text(encoding="utf-8"))
+    assert Path(found["source"]).is_relative_to(source)
+    return found
+
+
+@pytest.mark.parametrize("name", ["local", "flower", "nvflare"])
+def test_every_round_has_the_median_norm(changed: Path, tmp_path: Path, name: str) -> None:
+    if name != "local":
+        engine = {"flower": "flwr"}.get(name, name)
+        pytest.importorskip(engine, reason=f"needs the {name} extra")
+    found = played(changed, name, tmp_path)
+    medians = []
+    for payloads in found["payloads"]:
+        medians.append(median_norm([bytes.fromhex(payload) for payload in payloads]))
+    assert len(medians) == ROUNDS
+    records = [record["release_norms"]["median"] for record in found["records"]]
+    assert records == pytest.approx(medians, rel=1e-6)
+    if name != "local":  # a simulation has no table
+        said = [float(number) for number in SAID.findall(found["text"])]
+        assert said == pytest.approx(medians, rel=1e-3)
+
+
+@pytest.mark.parametrize("name", UNSEEN)
+def test_a_simulated_round_without_visible_releases_has_none(
+    changed: Path, tmp_path: Path, name: str
+) -> None:
+    assert played(changed, name, tmp_path)["records"] == [{}]
+
+
+def test_masked_sums_have_none(changed: Path, tmp_path: Path) -> None:
     pytest.importorskip("flwr", reason="needs the flower extra")
-    from flwr.app import ConfigRecord
-    from flwr.serverapp.strategy import FedAvg
+    found = played(changed, "masked", tmp_path)
+    assert found["answered"] == [6]
+    assert found["records"] == [{}]
+    assert "median norm" not in found["text"]
 
-    from engines.flower.kit import (
-        CONFIG,
-        DIMENSION,
-        SIMULATED,
-        HandGrid,
-        app,
-        be_the_server,
-        context,
-        model,
-    )
-    from quietbit.flower import PrivateStrategy
 
-    nodes = [11, 12, 13]
-    be_the_server()
-    strategy = PrivateStrategy(
-        FedAvg(min_train_nodes=3, min_available_nodes=3), CONFIG, parts=[meter]
-    )
-    contexts = {node: context(node, config=CONFIG) for node in nodes}
-    arrays = model()
-    for number in (1, 2):
-        asked = list(strategy.configure_train(number, arrays, ConfigRecord(), HandGrid(nodes)))
-        train = app(np.full(DIMENSION, 0.01))
-        replies = [
-            SIMULATED(message, contexts[message.metadata.dst_node_id], train) for message in asked
-        ]
-        arrays, _ = strategy.aggregate_train(number, replies)
+def median_norm(payloads: list[bytes]) -> float:
+    """The median norm of releases, each of which is a mean of its own."""
+    dimension = 42
+    uplink = Uplink(Plan.from_run_config(CONFIG).mechanism_for(dimension))
+    assert len(payloads) == NODES
+    norms = sorted(float(np.linalg.norm(uplink.receive([payload]))) for payload in payloads)
+    return (norms[1] + norms[2]) / 2
+
+
+def play(name: str, folder: Path) -> dict[str, Any]:
+    """Play rounds with the section of the page."""
+    if name == "masked":
+        return play_masked()
+    if name in UNSEEN:
+        unseen = LocalFederation(UNSEEN[name] | SECTION, nodes=NODES, folder=folder)
+        unseen.play()
+        return {"records": unseen.run.records}
+    config = CONFIG | SECTION
+    kinds = {kind.name: kind for kind in (LocalFederation, FlowerFederation, FlareFederation)}
+    federation = kinds[name](config, nodes=NODES, folder=folder)
+    payloads = []
+    for _ in range(ROUNDS):
+        before = federation.model.astype(np.float64)
+        federation.play()
+        payloads.append([payload(federation, node, before).hex() for node in range(NODES)])
+    if isinstance(federation, LocalFederation):
+        return {"payloads": payloads, "records": federation.run.records, "text": ""}
+    lines = Lines()
+    logging.basicConfig(level=logging.INFO, handlers=[lines], force=True)
+    records = [entry["records"] for entry in federation.report()["rounds"]]
+    text = "\n".join(lines.said)  # NVFlare's log has the report at the end
+    if isinstance(federation, FlowerFederation):
+        text = str(federation.strategy.report())
+    return {"payloads": payloads, "records": records, "text": text}
+
+
+def play_masked() -> dict[str, Any]:
+    """Play a round of masked sums, in which a server sees no release."""
+    from engines.flower.secure_kit import CONFIG as SUMS
+    from engines.flower.secure_kit import Room, run
+
+    config = SUMS | SECTION
+    strategy, _ = run(Room(config=config), config=config)
     report = strategy.report()
-    check([entry.records for entry in report.rounds], 2, 3)
-    assert report.rounds[-1].records["bandwidth"]["up"] == report.uplink
-    assert (
-        report.to_json()["rounds"][0]["records"]["bandwidth"]["down"] == report.rounds[0].downlink
-    )
+    return {
+        "answered": [entry.answered for entry in report.rounds],
+        "records": [dict(entry.records) for entry in report.rounds],
+        "text": str(report),
+    }
 
 
-def test_nvflare(meter: Any, tmp_path: Path) -> None:
-    pytest.importorskip("nvflare", reason="needs the nvflare extra")
-    from engines.nvflare.kit import Server, Site, trained
+def payload(federation: Federation, node: int, model: Any) -> bytes:
+    """The payload of a node; a simulation, which keeps none, makes the same one again."""
+    if not isinstance(federation, LocalFederation):
+        return federation.payload(node)
+    update = walk(node, model).update.astype(np.float32)
+    mechanism = federation.plan.mechanism_for(model.size)
+    return federation.expected(node, update, mechanism, federation.number)
 
-    server = Server(folder=tmp_path)
-    server.data.parts = (meter,)
-    site = Site(trained())
-    for number in (0, 1):
-        server.takes(site.does(server.asks(number=number)), number=number)
-    report = server.report(tmp_path)
-    check([entry["records"] for entry in report["rounds"]], 2, 1)
-    assert report["rounds"][-1]["records"]["bandwidth"]["up"] == report["uplink"]
-    assert report["rounds"][-1]["records"]["bandwidth"]["beyond"] == ["site-1"]
+
+class Lines(logging.Handler):
+    """What is logged."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.said: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.said.append(record.getMessage())
+
+
+class Bytes(Part):
+    """A part of one's own: bytes of messages in both directions."""
+
+    section = "bytes"
+
+    def __init__(self) -> None:
+        self.down = 0
+        self.up = 0
+
+    def sent(self, scope: Scope, asked: Asked) -> None:
+        self.down += asked.size
+
+    def arrived(self, scope: Scope, reply: Reply) -> None:
+        self.up += reply.size
+
+    def close(self, closed: Closed) -> dict[str, Any]:
+        return {"down": self.down, "up": self.up}
+
+
+@pytest.mark.parametrize("kind", [FlowerFederation, FlareFederation], ids=lambda kind: kind.name)
+def test_a_part_of_ones_own(kind: type[Federation], tmp_path: Path) -> None:
+    federation = kind(CONFIG, nodes=NODES, folder=tmp_path, parts=[Bytes()])
+    for _ in range(ROUNDS):
+        federation.play()
+    report = federation.report()
+    records = [entry["records"]["bytes"] for entry in report["rounds"]]
+    assert len(records) == ROUNDS
+    assert records[0]["up"] == report["rounds"][0]["uplink"]
+    assert records[-1] == {"down": report["downlink"], "up": report["uplink"]}
+
+
+if __name__ == "__main__":
+    import quietbit
+
+    goal = Path(sys.argv[2])
+    result = play(sys.argv[1], goal) | {"source": quietbit.__file__}
+    (goal / "played.json").write_text(json.dumps(result), encoding="utf-8")
