@@ -41,8 +41,7 @@ from quietbit.federation.terms import (
     given,
     left_out,
 )
-from quietbit.mechanism.abilities import SamplePriced
-from quietbit.mechanism.base import Mechanism
+from quietbit.mechanism.base import PRICED_BY_SAMPLE, Mechanism
 from quietbit.mechanism.registry import AUTO, family
 from quietbit.privacy.account import Account
 from quietbit.privacy.cost import Cost
@@ -425,7 +424,7 @@ def _remembered(plan: Plan, dimension: int) -> Mechanism:
         try:
             return mechanism_of(plan, dimension, None, None)
         except InvalidParameter as error:
-            if error.rule != SamplePriced.RULE:
+            if error.rule != PRICED_BY_SAMPLE:
                 raise
             # by the name that the plan has for it, and not by that of a class
             name = plan.mechanism.name

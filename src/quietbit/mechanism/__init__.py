@@ -5,4 +5,5 @@
 
 from quietbit._lazy import attach
 
-__getattr__, __dir__, __all__ = attach(__name__, __file__)
+RENAMED = {"SamplePriced": "Mechanism, whose sample_cost any mechanism may define"}
+__getattr__, __dir__, __all__ = attach(__name__, __file__, renamed=RENAMED)

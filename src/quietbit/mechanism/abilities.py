@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Self, final
 
 from quietbit.errors import InvalidParameter
+from quietbit.mechanism.base import Batch, Body, Mechanism, Parts, Wrapper
 from quietbit.target import Adjacency, Trust, Unit
 
 if TYPE_CHECKING:
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
     from quietbit.design.table import Design
     from quietbit.kernel.base import Kernel
     from quietbit.kernel.rng import RandomBits
-    from quietbit.mechanism.base import Batch, Body, Mechanism, Parts
     from quietbit.privacy.cost import Cost
 
 __all__ = [
@@ -35,13 +35,12 @@ __all__ = [
     "LengthBounded",
     "RoughMoments",
     "SampleGradients",
-    "SamplePriced",
     "SharedRows",
     "Shortening",
     "Summable",
     "SummableRows",
-    "Wrapping",
     "kept_coordinates",
+    "summable",
 ]
 
 
@@ -63,7 +62,7 @@ class Ability(ABC):  # noqa: B024 - its subclasses have the methods
     def nearest(cls, mechanism: Mechanism) -> Self | None:
         """Return the outermost mechanism with this ability, wrappers included; None without one."""
         able = cls.find(mechanism)
-        while able is None and isinstance(mechanism, Wrapping):
+        while able is None and isinstance(mechanism, Wrapper):
             mechanism = mechanism.inner
             able = cls.find(mechanism)
         return able
@@ -75,24 +74,6 @@ class Ability(ABC):  # noqa: B024 - its subclasses have the methods
         if able is None:
             raise InvalidParameter.of("mechanism", cls.RULE, type(mechanism).__name__)
         return able
-
-
-class Wrapping(Ability):
-    """A mechanism around an inner one."""
-
-    __slots__ = ()
-    inner: Mechanism
-
-
-class SamplePriced(Ability):
-    """A mechanism whose release has a known cost to one of a client's samples."""
-
-    __slots__ = ()
-    RULE = "imvu or gaussian for sample-level privacy, which have a cost to one sample"
-
-    @abstractmethod
-    def sample_cost(self, adjacency: Adjacency, samples: int) -> Cost:
-        """Return the bare cost of one release to one of a client's ``samples`` samples."""
 
 
 class Summable(Ability):
@@ -259,3 +240,9 @@ def kept_coordinates(mechanism: Mechanism) -> int:
     if keeping is None:
         return mechanism.ball.dimension
     return keeping.kept
+
+
+def summable(mechanism: Mechanism) -> Mechanism:
+    """Return the mechanism; refuse it unless its codes may be added behind masks."""
+    Summable.of(mechanism)
+    return mechanism

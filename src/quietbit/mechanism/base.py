@@ -23,18 +23,13 @@ from quietbit._typing import FloatVector
 from quietbit.errors import InvalidParameter, check_int, refuse_payload, require
 from quietbit.kernel.base import MAX_DIMENSION, Kernel
 from quietbit.kernel.rng import RandomBits
-from quietbit.mechanism.abilities import (
-    Ability,
-    SamplePriced,
-    Summable,
-    Wrapping,
-)
 from quietbit.mechanism.ball import Ball
 from quietbit.privacy.cost import Cost
 from quietbit.target import Adjacency, Trust, Unit
 
 __all__ = [
     "LEFT_OUT",
+    "PRICED_BY_SAMPLE",
     "Accumulator",
     "Answers",
     "AnswersAccumulator",
@@ -56,12 +51,12 @@ __all__ = [
     "only",
     "passed_on",
     "rows_accumulator",
-    "summable",
 ]
 
 Body: TypeAlias = NDArray[np.uint8]
 Parts: TypeAlias = Sequence[Any]  # arrays that together, in order, are one flat vector
 Reader: TypeAlias = Callable[[int, int], FloatVector]  # values of coordinates start .. stop - 1
+PRICED_BY_SAMPLE = "imvu or gaussian for sample-level privacy, which have a cost to one sample"
 FLOAT_BITS = 32
 WIDTHS = (*range(1, 17), FLOAT_BITS)
 # Metadata of a field that an identity includes only where it differs from the default.
@@ -272,8 +267,12 @@ class Mechanism(ABC):
         neighbours = Adjacency(adjacency)
         if samples is None:
             return self.cost(neighbours).of(neighbours, Unit.CLIENT, Trust.LOCAL)
-        cost = SamplePriced.of(self).sample_cost(neighbours, samples)
+        cost = self.sample_cost(neighbours, samples)
         return cost.of(neighbours, Unit.SAMPLE, Trust.LOCAL, samples)
+
+    def sample_cost(self, adjacency: Adjacency, samples: int) -> Cost:
+        """Return the bare cost of one release to one of a client's ``samples`` samples."""
+        raise InvalidParameter.of("mechanism", PRICED_BY_SAMPLE, type(self).__name__)
 
     def decoded(self, value: float) -> tuple[float, float]:
         """Return mean and variance of a coordinate's decoded value, all in clips.
@@ -308,7 +307,7 @@ class Mechanism(ABC):
         """Return whether a node may be asked for this release, from public values alone."""
         return True
 
-    def offers(self, ability: type[Ability]) -> bool:
+    def offers(self, ability: Any) -> bool:
         """Return whether it has an ability of its class; a wrapper's depend on what it holds."""
         return True
 
@@ -318,7 +317,7 @@ def passed_on(path: str) -> Any:
     return property(attrgetter(path))
 
 
-class Wrapper(Mechanism, Wrapping):
+class Wrapper(Mechanism):
     """A mechanism around ``inner``, an attrs field of the subclass; members default to inner's.
 
     Costs are never delegated: a subclass defines `cost`, and `sample_cost` or `sum_cost` if it has
@@ -336,7 +335,7 @@ class Wrapper(Mechanism, Wrapping):
     decoded = passed_on("inner.decoded")
     unitless = passed_on("inner.unitless")
 
-    def offers(self, ability: type[Ability]) -> bool:
+    def offers(self, ability: Any) -> bool:
         """Return whether the inner mechanism has the ability."""
         return ability.find(self.inner) is not None
 
@@ -358,14 +357,8 @@ class Wrapper(Mechanism, Wrapping):
 
 def core_of(mechanism: Mechanism) -> Mechanism:
     """Return the mechanism inside all wrappers."""
-    while isinstance(mechanism, Wrapping):
+    while isinstance(mechanism, Wrapper):
         mechanism = mechanism.inner
-    return mechanism
-
-
-def summable(mechanism: Mechanism) -> Mechanism:
-    """Return the mechanism; refuse it unless its codes may be added behind masks."""
-    Summable.of(mechanism)
     return mechanism
 
 

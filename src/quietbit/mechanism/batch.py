@@ -39,7 +39,6 @@ from quietbit.mechanism.abilities import (
     Batches,
     LengthBounded,
     SampleGradients,
-    SamplePriced,
     SharedRows,
     kept_coordinates,
 )
@@ -95,7 +94,7 @@ def _bits(value: int) -> int:
     return check_int(value, "local_bits", 1, 8)
 
 
-class _OfBatches(Wrapper, Batches, SamplePriced):
+class _OfBatches(Wrapper, Batches):
     """A mechanism that releases only batches of sample gradients (`begin`)."""
 
     __slots__ = ()
@@ -303,7 +302,7 @@ class LocalSteps(_OfBatches, LengthBounded):
 
     def sample_cost(self, adjacency: Adjacency, samples: int) -> Cost:
         """Return the cost of all steps to one sample, as if each were observed."""
-        return SamplePriced.of(self.inner).sample_cost(adjacency, samples) * self.steps
+        return self.inner.sample_cost(adjacency, samples) * self.steps
 
     def error(self) -> Error:
         """Return the error of the noise and of the rounding, for a difference that is mostly noise.

@@ -36,7 +36,6 @@ from quietbit.kernel.sampler import DIGITS, SAMPLING_ERROR, Sampler
 from quietbit.mechanism.abilities import (
     Designed,
     RoughMoments,
-    SamplePriced,
     Shortening,
     Summable,
 )
@@ -102,7 +101,7 @@ def _clamp(value: bool) -> bool:
 
 @final
 @frozen
-class InterpolatedMVU(Mechanism, SamplePriced, Summable, Designed, RoughMoments, Shortening):
+class InterpolatedMVU(Mechanism, Summable, Designed, RoughMoments, Shortening):
     """I-MVU of a design on updates in an L1 or L2 ball.
 
     ``beta``, above 0 and up to 65,536, spreads small coordinates over the design's range; ``clamp``

@@ -34,7 +34,6 @@ from quietbit.mechanism.abilities import (
     Keeping,
     LengthBounded,
     SampleGradients,
-    SamplePriced,
     SharedRows,
     Shortening,
     Summable,
@@ -189,7 +188,7 @@ class Projected(Rowed, Wrapper, SummableRows, Shortening, LengthBounded):
 
 @final
 @frozen
-class ProjectedSamples(Wrapper, SamplePriced, SampleGradients, SharedRows):
+class ProjectedSamples(Wrapper, SampleGradients, SharedRows):
     """A `Projected` whose privacy unit is one sample: it takes gradients, never their mean."""
 
     inner: Projected = field(validator=only(Projected, "a Projected"))
@@ -206,8 +205,6 @@ class ProjectedSamples(Wrapper, SamplePriced, SampleGradients, SharedRows):
         """Return whether it takes gradients, always; else whether the inner mechanism has it."""
         if issubclass(SampleGradients, ability):
             return True
-        if ability is SamplePriced:
-            return SamplePriced.find(self.inner.inner) is not None
         return ability.find(self.inner) is not None
 
     def write_samples(
@@ -231,7 +228,7 @@ class ProjectedSamples(Wrapper, SamplePriced, SampleGradients, SharedRows):
 
     def sample_cost(self, adjacency: Adjacency, samples: int) -> Cost:
         """Return the inner cost to one sample; ``samples`` must be the number of gradients."""
-        return SamplePriced.of(self.inner.inner).sample_cost(adjacency, samples)
+        return self.inner.inner.sample_cost(adjacency, samples)
 
 
 @final

@@ -22,7 +22,6 @@ from numpy.typing import NDArray
 from quietbit.errors import check_int, check_real, refuse_payload, require
 from quietbit.kernel.base import Kernel
 from quietbit.kernel.rng import RandomBits
-from quietbit.mechanism.abilities import SamplePriced
 from quietbit.mechanism.ball import Ball, Norm, own_copy
 from quietbit.mechanism.base import (
     Accumulator,
@@ -59,7 +58,7 @@ def _truth(value: float) -> float:
 
 @final
 @frozen
-class RandomisedResponse(Mechanism, SamplePriced):
+class RandomisedResponse(Mechanism):
     """One of ``cells`` cells: the client's with probability ``truth``, else drawn from all.
 
     An update holds a client's shares of the cells, in the unit L1 ball. A mean is decoded to the

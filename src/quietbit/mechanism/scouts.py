@@ -28,7 +28,6 @@ from quietbit.kernel.base import Kernel
 from quietbit.kernel.rng import RandomBits
 from quietbit.mechanism.abilities import (
     Ability,
-    SamplePriced,
     SharedRows,
     Summable,
     SummableRows,
@@ -72,7 +71,7 @@ def _every(value: int) -> int:
 
 @final
 @frozen
-class Scouted(Wrapper, SummableRows, SamplePriced):
+class Scouted(Wrapper, SummableRows):
     """Any mechanism, at the cost of an update or of a scout's answer, whichever is larger.
 
     One client in ``every`` answers (`Scout`), truly with probability ``truth``.
@@ -108,7 +107,7 @@ class Scouted(Wrapper, SummableRows, SamplePriced):
 
     def sample_cost(self, adjacency: Adjacency, samples: int) -> Cost:
         """Return the same for one sample, which can change an answer as much as all can."""
-        cost = SamplePriced.of(self.inner).sample_cost(adjacency, samples)
+        cost = self.inner.sample_cost(adjacency, samples)
         return self._with_answer(cost, Adjacency.REPLACE_ONE)
 
     def sum_cost(self, clients: int, adjacency: Adjacency) -> Cost:

@@ -19,7 +19,7 @@ from typing import final
 from attrs import frozen
 
 from quietbit.errors import InvalidParameter, require
-from quietbit.mechanism.base import summable
+from quietbit.mechanism.abilities import summable
 from quietbit.node.budget import Budget
 from quietbit.node.costs import SavedCosts, costs_beside
 from quietbit.node.kinds import RESPONSE

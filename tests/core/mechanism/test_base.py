@@ -7,8 +7,9 @@ import pytest
 
 from core.mechanism.makers import MECHANISMS
 from quietbit import Adjacency, Gaussian, InvalidParameter, Trust, Unit
+from quietbit.mechanism.abilities import summable
 from quietbit.mechanism.ball import Ball, Norm
-from quietbit.mechanism.base import Layout, Mechanism, summable
+from quietbit.mechanism.base import Layout, Mechanism
 from quietbit_lab.baseline.noise import Laplace
 from refusals import refuses
 

@@ -87,9 +87,10 @@ def test_one_sample_moves_what_is_released_by_its_share_and_no_more(
 
 
 def test_a_row_of_a_batch_is_clipped_among_the_kept_coordinates() -> None:
-    """The same sample, in a batch that a gate adds up: it adds the radius, not four times that."""
+    """The same sample, in a batch that a gate adds up: it adds the clip, not four times that."""
     inner = Projected(Gaussian(Ball(Norm.L2, KEEP), 1.0), BALL, rows=ROWS)
-    batch = BatchSum(PoissonBatch(ProjectedSamples(inner), 10, 0.5), seeded_rng(1), usual_kernel())
+    poisson = PoissonBatch(ProjectedSamples(inner), 10, 0.5)
+    batch = BatchSum(poisson, RADIUS, seeded_rng(1), usual_kernel())
     batch.add(1e6 * aligned()[None])
     assert 0.9 * RADIUS < np.linalg.norm(batch._total) <= RADIUS
 

@@ -22,7 +22,7 @@ from quietbit.federation.messages import SUM, read_fields
 from quietbit.federation.part import Part, Scope
 from quietbit.federation.record import RoundReport
 from quietbit.federation.terms import RunForecast, Say, Section, Terms, given
-from quietbit.mechanism.base import summable
+from quietbit.mechanism.abilities import summable
 from quietbit.mechanism.registry import AUTO
 from quietbit.node.request import Request, Step, SumPart, sum_plan
 from quietbit.secagg.identity import MemberList

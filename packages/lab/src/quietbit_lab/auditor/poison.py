@@ -19,8 +19,7 @@ from scipy.special import chdtri, ndtri
 from quietbit._search import bisect
 from quietbit.errors import check_int, check_real
 from quietbit.kernel.select import default_kernel
-from quietbit.mechanism.abilities import Wrapping
-from quietbit.mechanism.base import Body, Mechanism
+from quietbit.mechanism.base import Body, Mechanism, Wrapper
 from quietbit.mechanism.batch import LocalSteps
 from quietbit.mechanism.length import honest_length
 from quietbit.mechanism.projected import Projected
@@ -74,7 +73,7 @@ def poisoned(mechanism: Mechanism, work: float = WORK) -> float:
     if isinstance(mechanism, VectorMVU):
         stretch = worst_direction(mechanism.keep, mechanism.padded)
         return stretch * seed_maximum(work) / mechanism.profile.gain_lower
-    if isinstance(mechanism, Wrapping):
+    if isinstance(mechanism, Wrapper):
         return poisoned(mechanism.inner, work)
     layout = mechanism.layout
     return longest_payload(mechanism, honest_length(mechanism), layout.bits, layout.count)

@@ -38,7 +38,7 @@ from quietbit._typing import FloatVector
 from quietbit.errors import check_int, check_real, require
 from quietbit.kernel.base import Kernel, code_type
 from quietbit.kernel.rng import RandomBits, WordBlock
-from quietbit.mechanism.abilities import Ability, LengthBounded, RoughMoments, SamplePriced
+from quietbit.mechanism.abilities import Ability, LengthBounded, RoughMoments
 from quietbit.mechanism.accumulate import code_accumulator
 from quietbit.mechanism.ball import Ball, Norm, check_ball, own_copy
 from quietbit.mechanism.base import (
@@ -236,7 +236,7 @@ class Skellam(Mechanism, LengthBounded, RoughMoments):
 
 @final
 @frozen
-class IndependentSkellam(Wrapper, SamplePriced):
+class IndependentSkellam(Wrapper):
     """``inner``'s noise and codes, each coordinate rounded independently: for samples."""
 
     inner: Skellam = field(validator=only(Skellam, "a Skellam"))
