@@ -35,7 +35,6 @@ from quietbit import (
     Norm,
     Uplink,
     calibrate,
-    calibrate_sum,
     seeded_rng,
 )
 from quietbit.mechanism.ball import usual_kernel
@@ -141,15 +140,15 @@ def sum_rows(ball: Ball, target: dict[str, Any], clients: int) -> list[Row]:
     ]
     update = filling(ball)
     rng, kernel = seeded_rng(2), usual_kernel()
-    own = calibrate_sum(ball=ball, clients=clients, **target)
+    own = calibrate("imvu", ball=ball, honest=clients, **target)
     uplink = Uplink(own.mechanism)
     rows.append(
         {
             "name": "imvu, one bit",
             "epsilon": own.guarantee.epsilon_upper,
-            "squared_error": own.squared_error,
-            "wire_bits": own.wire_bits,
-            "relative": own.squared_error / ideal.squared_error,
+            "squared_error": own.error.of_mean(clients),
+            "wire_bits": clients.bit_length(),
+            "relative": own.error.of_mean(clients) / ideal.squared_error,
             "client_seconds": timed(lambda: uplink.send(update, rng), 9),
         }
     )

@@ -23,7 +23,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from quietbit import Ball, calibrate, calibrate_sum
+from quietbit import Ball, calibrate
+from quietbit.mechanism.base import core_of
 from quietbit_lab.cohort.means import gaussian_mean, unit_mean
 from quietbit_lab.cohort.releases import kept_rows, put_back, vector_mean
 from quietbit_lab.task.registry import TaskSpec, build_task
@@ -144,17 +145,21 @@ def _trusting(model: Linear, name: str, cell: dict[str, Any], cohort: int) -> di
             {},
         )
     keep = int(name.partition("-")[2]) if "-" in name else None
-    summed = calibrate_sum(ball=ball, delta=DELTA, clients=cohort, coordinates=keep, **cell)
-    facts = {"squared_error": summed.squared_error, "epsilon_upper": summed.guarantee.epsilon_upper}
-    facts["sum_bytes"] = -(-summed.wire_bits * (keep or model.dimension) // 8)
+    summed = calibrate("imvu", ball=ball, delta=DELTA, honest=cohort, coordinates=keep, **cell)
+    codes: Any = core_of(summed.mechanism)
+    facts = {
+        "squared_error": summed.error.of_mean(cohort),
+        "epsilon_upper": summed.guarantee.epsilon_upper,
+    }
+    facts["sum_bytes"] = -(-cohort.bit_length() * (keep or model.dimension) // 8)
 
     def shared(rows: Any, generator: Any) -> Any:
         if keep is None:
-            return unit_mean(rows, summed.codes, generator)
+            return unit_mean(rows, codes, generator)
         one = torch.zeros((1, rows.shape[1]), device=rows.device)
         places, _ = kept_rows(one, keep, 0, generator)
         _, y = kept_rows(rows, keep, 0, generator, places)
-        return put_back(unit_mean(y, summed.codes, generator)[None], places, rows.shape[1], 0)[0]
+        return put_back(unit_mean(y, codes, generator)[None], places, rows.shape[1], 0)[0]
 
     return _chosen(model, name, cell, cohort, shared, facts)
 

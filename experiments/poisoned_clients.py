@@ -25,7 +25,7 @@ from typing import Any
 
 import numpy as np
 
-from quietbit import Ball, Norm, calibrate, calibrate_sum
+from quietbit import Ball, Norm, calibrate
 from quietbit_lab.auditor.poison import WORK, poisoned, seed_maximum
 from quietbit_lab.task.registry import TaskSpec, build_task
 
@@ -48,7 +48,7 @@ class Lines:
         }
         vector = calibrate("vmvu", ball=ball, **target).mechanism
         gaussian = calibrate("gaussian", ball=ball, **target).mechanism
-        sums = calibrate_sum(ball=ball, clients=COHORT, **target).mechanism
+        sums = calibrate("imvu", ball=ball, honest=COHORT, **target).mechanism
         noise = {
             "vmvu": math.sqrt(vector.error().squared),
             "privunit floats": math.sqrt(vector.error().squared),

@@ -24,7 +24,8 @@ from typing import Any, cast
 import numpy as np
 import torch
 
-from quietbit import Ball, calibrate, calibrate_sum
+from quietbit import Ball, calibrate
+from quietbit.mechanism.base import core_of
 from quietbit_lab.cohort.means import gaussian_mean, unit_mean
 from quietbit_lab.cohort.releases import kept_rows, put_back, vector_mean
 
@@ -178,17 +179,18 @@ def trusting(
             "trust": "central",
         }
         return (lambda rows, generator: gaussian_mean(rows, noise, generator)), facts
-    summed = calibrate_sum(ball=ball, delta=DELTA, clients=cohort, coordinates=keep, **cell)
+    summed = calibrate("imvu", ball=ball, delta=DELTA, honest=cohort, coordinates=keep, **cell)
+    codes: Any = core_of(summed.mechanism)
     facts = {"epsilon_upper": summed.guarantee.epsilon_upper, "trust": "central"}
-    facts["bytes"] = -(-summed.wire_bits * (keep or dimension) // 8)
+    facts["bytes"] = -(-cohort.bit_length() * (keep or dimension) // 8)
 
     def mean(rows: Any, generator: Any) -> Any:
         if keep is None:
-            return unit_mean(rows, summed.codes, generator)
+            return unit_mean(rows, codes, generator)
         flat = rows.reshape(-1, dimension)
         places, _ = kept_rows(flat[:1], keep, 0, generator)
         _, y = kept_rows(flat, keep, 0, generator, places)
-        values = unit_mean(y.reshape(*rows.shape[:2], keep), summed.codes, generator)
+        values = unit_mean(y.reshape(*rows.shape[:2], keep), codes, generator)
         return put_back(values, places.expand(rows.shape[0], keep), dimension, 0, rows.shape[0])
 
     return mean, facts

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import importlib
 import re
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+import quietbit
 from federation.node.makers import write_policy
 from quietbit.cli import main
 from quietbit.errors import InvalidParameter
 from quietbit.federation import plan
 from quietbit.federation.plan import KEYS, Plan
+from quietbit.mechanism import calibrate
 from quietbit.node import Policy, policy
 from quietbit.node.policy import PolicyError
 
@@ -40,6 +43,21 @@ def test_a_public_name(package: str) -> None:
             getattr(module, old)
         assert old not in module.__all__
         assert re.match(r"\w+", new).group() in module.__all__
+
+
+@pytest.mark.parametrize("old", calibrate.RENAMED)
+def test_a_keyword_of_calibrate(old: str) -> None:
+    keywords: Any = {"epsilon": 1.0, "delta": 1e-5, "adjacency": "zero-out", old: 64}
+    with pytest.raises(InvalidParameter) as refusal:
+        quietbit.calibrate("imvu", ball=quietbit.Ball("l2", 1000), **keywords)
+    assert str(refusal.value) == f"{old} is {calibrate.RENAMED[old]}."
+    assert now(calibrate.RENAMED[old]) in signature(quietbit.calibrate).parameters
+
+
+def test_an_unknown_keyword_of_calibrate() -> None:
+    keywords: Any = {"epsilon": 1.0, "delta": 1e-5, "adjacency": "zero-out", "kept": 64}
+    with pytest.raises(TypeError, match="'kept'"):
+        quietbit.calibrate("imvu", ball=quietbit.Ball("l2", 1000), **keywords)
 
 
 @pytest.mark.parametrize("prefix", ["", "quietbit."])

@@ -30,12 +30,13 @@ from quietbit import (
     SumPlan,
     Trust,
     Uplink,
-    calibrate_sum,
+    calibrate,
     compare,
     group_norm,
     simulate_secure_sum,
 )
 from quietbit.arrays import Structure, restore
+from quietbit.mechanism.abilities import Summable
 from quietbit.wire.payload import Payload
 
 CLIENTS, EPSILON, DELTA, CLIP = 100, 8.0, 1e-5, 0.6
@@ -100,19 +101,20 @@ def main(rounds: int, seed: int) -> float:
         best = found.best(trust)
         if best is not None:
             print(f"{trust.value}: {best.name}, {best.verdict}")
-    calibrated = calibrate_sum(
+    calibrated = calibrate(
+        "imvu",
         ball=ball,
         epsilon=EPSILON,
         delta=DELTA,
         adjacency=Adjacency.ZERO_OUT,
-        clients=CLIENTS,
-        min_honest_clients=CLIENTS,
         releases=rounds,
+        honest=CLIENTS,
     )
     uplink, structure = (
         Uplink(calibrated.mechanism, like=model.state_dict(), clip=CLIP),
         Structure.of(model.state_dict()),
     )
+    sums = Summable.of(calibrated.mechanism)
     print(calibrated.guarantee.sentence())
     print(f"{rounds} rounds of about 6 seconds each", flush=True)
     accuracy, size = 0.0, 0
@@ -127,7 +129,7 @@ def main(rounds: int, seed: int) -> float:
         total = simulate_secure_sum(
             plan, codes
         )  # plays all parties; SumClient and SumServer are the halves
-        flat = CLIP * calibrated.mechanism.mean_from_sum(total.total, len(total.clients))
+        flat = CLIP * sums.mean_from_sum(total.total, len(total.clients))
         mean = restore(structure, partial(part, flat))
         model.load_state_dict(
             {name: value - 2.0 * mean[name] for name, value in model.state_dict().items()}

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 from quietbit import Ball, calibrate
-from quietbit.mechanism.central_sum import calibrate_sum
 
 DELTA = 1e-5
 DIMENSIONS = (17_280, 35_136, 92_160, 16, 32, 64)
@@ -37,8 +36,9 @@ def main() -> None:
         for dimension in SUMMED:
             for cohort in COHORTS:
                 ball = Ball("l2", dimension)
-                summed = calibrate_sum(ball=ball, clients=cohort, **target)
-                row = (summed.mechanism, summed.guarantee.epsilon_upper, summed.squared_error)
+                summed = calibrate("imvu", ball=ball, honest=cohort, **target)
+                squared = summed.error.of_mean(cohort)
+                row = (summed.mechanism, summed.guarantee.epsilon_upper, squared)
                 known["sum", dimension, epsilon, cohort, None] = row
     Path(sys.argv[1]).write_bytes(pickle.dumps(known))
     print(f"{len(known)} mechanisms")

@@ -13,6 +13,7 @@ from quietbit._lazy import attach
 RENAMED = {
     "AdaptiveClip": "Uplink, whose clip may change from round to round",
     "Directory": "MemberList",
+    "calibrate_sum": "calibrate(..., honest=n)",
     "expectation": "forecast",
     "masked_sum": "simulate_secure_sum",
 }

@@ -20,7 +20,6 @@ from quietbit.mechanism.ball import Ball as Ball
 from quietbit.mechanism.ball import Norm as Norm
 from quietbit.mechanism.base import Mechanism as Mechanism
 from quietbit.mechanism.calibrate import calibrate as calibrate
-from quietbit.mechanism.central_sum import calibrate_sum as calibrate_sum
 from quietbit.mechanism.forecast import forecast as forecast
 from quietbit.mechanism.interpolated import InterpolatedMVU as InterpolatedMVU
 from quietbit.mechanism.vector import VectorMVU as VectorMVU

@@ -100,7 +100,7 @@ class Target:
     releases: int = field(default=1, converter=check_releases, kw_only=True)
 
     def keywords(self) -> dict[str, Any]:
-        """Return the keywords of `calibrate`, `calibrate_sum` and `compare`."""
+        """Return the keywords of `calibrate` and `compare`."""
         return {name: getattr(self, name) for name in ("epsilon", "delta", "adjacency", "releases")}
 
     def without(self, aside: float) -> Target:

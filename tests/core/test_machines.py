@@ -22,7 +22,6 @@ import hashlib, json
 from quietbit import Ball, InterpolatedMVU, calibrate
 from quietbit.design.closed_form import closed_form
 from quietbit.design.table import DesignSpec
-from quietbit.mechanism.central_sum import calibrate_sum
 from quietbit.mechanism.registry import build
 from quietbit.client_table import client_table
 from quietbit.node.request import ProposedMechanism, description_of
@@ -50,8 +49,8 @@ for adjacency, epsilon, releases in (("zero-out", 0.7, 30), ("replace-one", 2.3,
         note(f"{name} {epsilon}", calibrate(name.split()[0], **choices, **given).mechanism)
 note("vmvu", calibrate("vmvu", ball=ball, **given).mechanism)
 for honest in (10, 100):
-    asked = dict(epsilon=4.0, delta=1e-5, adjacency="zero-out", clients=honest)
-    note(f"sum {honest}", calibrate_sum(ball=ball, **asked).mechanism)
+    asked = dict(epsilon=4.0, delta=1e-5, adjacency="zero-out", honest=honest)
+    note(f"sum {honest}", calibrate("imvu", ball=ball, **asked).mechanism)
 for levels in (2, 7):
     for step in range(40):
         formula = closed_form(DesignSpec(levels, 1, 0.05 * 1.17**step))

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import quietbit
 from quietbit.cli.console import JsonOption, Row, progress_bar, record, rounded
 from quietbit.cli.options import check_outputs, chosen, find_design, option, takes, usual
 from quietbit.cli.rows import gaussian_row, guarantee_rows, profile_rows
-from quietbit.errors import InvalidParameter, require
+from quietbit.errors import InvalidParameter, check_int, require
+from quietbit.target import MOST_CLIENTS
 
 if TYPE_CHECKING:
-    from quietbit.mechanism.central_sum import SumCalibration
+    from quietbit.mechanism.calibrate import Calibration
 
 __all__ = ["calibrate"]
 
@@ -214,7 +215,7 @@ def _setting(mechanism: Any) -> list[Row]:
 
 def _calibrate_sum(target: dict[str, Any], given: dict[str, Any], as_json: bool) -> None:
     """Calibrate masked sums of codes."""
-    from quietbit.mechanism.central_sum import calibrate_sum
+    from quietbit.mechanism.abilities import Designed
 
     out = given["out"]
     ball = target["ball"]
@@ -227,31 +228,34 @@ def _calibrate_sum(target: dict[str, Any], given: dict[str, Any], as_json: bool)
         raise InvalidParameter.of("clients", "given: the number of clients in a sum")
     require(ball.norm is quietbit.Norm.L2, "norm", ball.norm.value, "l2 for secure aggregation")
     check_outputs(out)
-    sizes = chosen(given, "clients min_honest_clients")
+    clients = check_int(given["clients"], "clients", 2, MOST_CLIENTS)
+    honest = clients
+    if given["min_honest_clients"] is not None:
+        honest = check_int(given["min_honest_clients"], "min_honest_clients", 2, clients)
     with progress_bar("Calibrating", quiet=as_json):
-        calibration = calibrate_sum(**target, **sizes)
-    rows = _sum_rows(calibration, given["epsilon"])
+        calibration = quietbit.calibrate("imvu", **target, honest=honest)
+    rows = _sum_rows(calibration, given["epsilon"], clients, honest)
     if out is not None:
-        rows.append(Row("saved", "saved as", str(calibration.codes.design.save(out))))
-    title = f"secure sums of {calibration.clients:,} clients, {ball.dimension:,} parameters"
+        design = Designed.nearest(calibration.mechanism)
+        rows.append(Row("saved", "saved as", str(cast(Any, design).designed.save(out))))
+    title = f"secure sums of {clients:,} clients, {ball.dimension:,} parameters"
     record(title, rows, as_json)
 
 
-def _sum_rows(calibration: SumCalibration, epsilon: float) -> list[Row]:
-    codes = calibration.codes
+def _sum_rows(calibration: Calibration, epsilon: float, clients: int, honest: int) -> list[Row]:
+    from quietbit.mechanism.base import core_of
+
+    mechanism: Any = calibration.mechanism
+    codes: Any = core_of(mechanism)
     guarantee = calibration.guarantee
-    honest = calibration.min_honest_clients
     kept = codes.ball.dimension
     expected = quietbit.forecast(
-        calibration.mechanism,
-        cohort=calibration.clients,
-        rounds=calibration.releases,
-        trust=guarantee.trust,
+        mechanism, cohort=clients, rounds=calibration.releases, trust=guarantee.trust
     )
-    limit = calibration.clamped_at
+    limit = 1 / max(codes.beta, 1.0)
     clamped = f"clamped: coordinates beyond {rounded(limit, 3)} are cut to it"
-    bits = calibration.wire_bits
-    error = calibration.squared_error
+    bits = clients.bit_length()
+    error = calibration.error.of_mean(clients)
     rows = _design(codes.design)
     rows += [
         Row("beta", "beta", codes.beta),
@@ -262,10 +266,9 @@ def _sum_rows(calibration: SumCalibration, epsilon: float) -> list[Row]:
         Row("noise", "noise / clip", expected.noise, rounded(expected.noise, 3)),
         Row("forecast", "what to expect", expected.sentence()),
     ]
-    if kept < calibration.mechanism.ball.dimension:
-        lost = calibration.projection_error
-        mean = f"a mean of norm {calibration.mean_norm:g}"
-        text = f"{rounded(lost)} of it, from {mean} on {kept:,} coordinates, shared by all"
+    if kept < mechanism.ball.dimension:
+        lost = calibration.error.shared
+        text = f"{rounded(lost)} of it, from a mean of norm 1 on {kept:,} coordinates of all"
         rows += [
             Row("coordinates", "kept coordinates", kept),
             Row("projection_error", "projection", lost, text),
@@ -275,7 +278,7 @@ def _sum_rows(calibration: SumCalibration, epsilon: float) -> list[Row]:
     if calibration.saturated:
         reach = "out of reach: the largest beta spends less"
     rows += [
-        Row("clients", "clients in a sum", calibration.clients),
+        Row("clients", "clients in a sum", clients),
         Row("min_honest_clients", "honest clients", honest, counted),
         Row("releases", "sums per client", calibration.releases),
         Row("saturated", "target", calibration.saturated, f"{epsilon:g}, {reach}"),

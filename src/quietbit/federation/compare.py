@@ -22,7 +22,6 @@ from quietbit.mechanism.abilities import kept_coordinates
 from quietbit.mechanism.ball import Ball, Norm
 from quietbit.mechanism.base import Mechanism
 from quietbit.mechanism.calibrate import Calibration, alternatives, calibrate, smallest_of_the_best
-from quietbit.mechanism.central_sum import SumCalibration, calibrate_sum
 from quietbit.mechanism.forecast import Forecast, forecast
 from quietbit.mechanism.rotation import fewest_kept
 from quietbit.privacy.guarantee import Guarantee
@@ -292,9 +291,7 @@ def bytes_sent(mechanism: Mechanism, trust: Trust, cohort: int) -> int:
     return Header.of(mechanism).size
 
 
-def _row(
-    request: Comparison, name: str, trust: Trust, calibration: Calibration | SumCalibration
-) -> ComparisonRow:
+def _row(request: Comparison, name: str, trust: Trust, calibration: Calibration) -> ComparisonRow:
     """Return the row of a calibrated mechanism."""
     mechanism = calibration.mechanism
     expected = forecast(
@@ -379,21 +376,20 @@ def _summed(request: Comparison, tell: Report) -> list[ComparisonRow]:
     target = request.target
     settings: dict[str, Any] = {
         **target.keywords(),
-        "clients": request.cohort,
-        "min_honest_clients": request.min_honest_clients,
+        "honest": request.min_honest_clients or request.cohort,
     }
     tell(0.7, "sums")
     try:
         l2 = ball.norm is Norm.L2
         require(l2, "norm of the ball", ball.norm.value, "l2 for sums behind masks")
-        calibrations = [calibrate_sum(ball=ball, **settings)]
+        calibrations = [calibrate("imvu", ball=ball, **settings)]
     except QuietbitError as error:
         return [ComparisonRow(SUMMED, Trust.SECURE_AGGREGATION, refusal=str(error))]
-    dense = calibrations[0].squared_error
+    dense = calibrations[0].error.of_mean(request.cohort)
     coordinates = max(LEAST_KEPT, fewest_kept(dense, ball.dimension))
     if coordinates <= ball.dimension // 2:
         tell(0.85, "sums of kept coordinates")
-        calibrations.append(calibrate_sum(ball=ball, coordinates=coordinates, **settings))
+        calibrations.append(calibrate("imvu", ball=ball, coordinates=coordinates, **settings))
     return [
         _row(request, SUMMED, Trust.SECURE_AGGREGATION, calibration) for calibration in calibrations
     ]

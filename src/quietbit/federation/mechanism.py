@@ -23,9 +23,7 @@ from quietbit.mechanism.ball import Ball
 from quietbit.mechanism.base import Mechanism
 from quietbit.mechanism.batch import site_release
 from quietbit.mechanism.calibrate import calibrate
-from quietbit.mechanism.central_sum import calibrate_sum
 from quietbit.mechanism.family import SHARED, Choices
-from quietbit.mechanism.interpolated import UNBIASED
 from quietbit.mechanism.projected import ProjectedSamples, project
 from quietbit.mechanism.registry import family
 from quietbit.privacy.cost import Cost
@@ -116,15 +114,15 @@ def _calibrated(plan: Terms, aim: Target, ball: Ball, sizes: Counts, counts: Cou
     chosen = plan.mechanism
     account = plan.account_of(sizes, counts)
     if plan.summed_clients is not None:
-        return calibrate_sum(
+        return calibrate(
+            chosen.name,
             ball=ball,
             epsilon=aim.epsilon,
             delta=aim.delta,
             adjacency=plan.adjacency,
-            clients=plan.summed_clients,
-            min_honest_clients=plan.honest,
             releases=busiest,
-            decoder=cast(Any, chosen.decoder or UNBIASED),
+            honest=plan.honest,
+            decoder=chosen.decoder,
             rotate=chosen.rotate,
             coordinates=chosen.coordinates,
             account=account,

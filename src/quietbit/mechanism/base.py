@@ -114,6 +114,10 @@ class Error:
     response: float = 1.0
     shared: float = 0.0
 
+    def of_mean(self, clients: int) -> float:
+        """Return the mean squared error per coordinate of the mean of so many clients."""
+        return (self.squared - self.shared) / clients + self.shared
+
 
 @final
 @frozen

@@ -11,22 +11,29 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from functools import lru_cache
-from typing import TypeAlias, final
+from typing import Never, TypeAlias, final
 
 from attrs import evolve, frozen
 
 from quietbit.design.table import Design
-from quietbit.errors import InvalidParameter, QuietbitError, require
-from quietbit.mechanism.abilities import Batches
+from quietbit.errors import (
+    InvalidParameter,
+    QuietbitError,
+    check_current,
+    check_int,
+    require,
+)
+from quietbit.mechanism.abilities import Batches, Summable
 from quietbit.mechanism.ball import Ball, Norm, check_ball
 from quietbit.mechanism.base import Error, Mechanism
 from quietbit.mechanism.batch import site_release
-from quietbit.mechanism.family import SHARED, Choices
+from quietbit.mechanism.central_sum import calibrated_codes
+from quietbit.mechanism.family import OWN, SHARED, Choices
 from quietbit.mechanism.forecast import forecast
 from quietbit.mechanism.projected import ProjectedSamples, project
 from quietbit.mechanism.registry import AUTO, families, family
 from quietbit.privacy.guarantee import Guarantee
-from quietbit.target import Adjacency, Target
+from quietbit.target import MOST_CLIENTS, Adjacency, Target
 
 __all__ = [
     "AUTO",
@@ -39,6 +46,12 @@ __all__ = [
 ]
 
 AUTO_RULE = "of the mechanisms within 5 % of the least error, the one that sends the fewest bytes"
+# Keywords of earlier versions, and what they are now.
+RENAMED = {
+    "keep": "now coordinates",
+    "clients": "now honest: the clients that answer and do not collude with the server",
+    "min_honest_clients": "now honest",
+}
 NEARLY = 1.05  # factor of error that is acceptable for sending less
 
 Priced: TypeAlias = Callable[[Mechanism], Guarantee]
@@ -51,7 +64,7 @@ class Calibration:
 
     Attributes:
         gaussian_squared_error: of a Gaussian calibrated to the same target on the L2 ball of the
-            same clip.
+            same clip; behind secure aggregation, of such noise shared out among honest clients.
         saturated: the guarantee is more than 1e-4 below the target, because no certified mechanism
             of this kind reveals more in one release (I-MVU and MVU from an epsilon of 30 on, the
             vector mechanism above 18 zero-out or 30 replace-one); several releases spend more.
@@ -110,7 +123,9 @@ def calibrate(
     rotate: bool | None = None,
     coordinates: int | str | None = None,
     rows: str | None = None,
+    honest: int | None = None,
     account: Priced | None = None,
+    **earlier: Never,
 ) -> Calibration:
     """Return the most accurate mechanism whose releases together stay within (epsilon, delta).
 
@@ -143,11 +158,18 @@ def calibrate(
             more, and the others keep all.
         rows: ``own``: every release draws the rows that it keeps (default); ``shared``: all clients
             of a round keep the same.
+        honest: behind secure aggregation, how many clients of a sum at least answer and do not
+            collude with the server (``imvu`` with codes of one bit). The target is then for the
+            sums, and ``releases`` is the number of sums that a client takes part in.
         account: returns the guarantee of the most exposed client, where that is not ``releases``
             times the mechanism's cost.
+        **earlier: names of earlier versions, which are refused with the new one.
 
     A target too small for the mechanism is refused, and so is a choice that it does not use.
     """
+    for name in earlier:
+        check_current(name, RENAMED)
+        raise TypeError(f"calibrate() got an unexpected keyword argument {name!r}")
     target = Target(epsilon, delta, adjacency, releases=releases).limited()
     check_ball(ball)
     choices = Choices(bits, levels, beta, clamp, decoder, design, rotate=rotate, rows=rows)
@@ -156,6 +178,7 @@ def calibrate(
             ("sampling_rate", sampling_rate),
             ("local_steps", local_steps),
             ("rows", rows),
+            ("honest", honest),
         ):
             require(value is None, name, value, f"left out for {AUTO}", "name a mechanism")
         rule = "named where bits, levels, beta, clamp, decoder, design or rotate are"
@@ -178,6 +201,14 @@ def calibrate(
         require(fits, "rows", rows, "left out where all coordinates are kept")
         choices = evolve(choices, rows=None)
     choices.check(chosen)
+    if honest is not None:
+        honest = check_int(honest, "honest", 2, MOST_CLIENTS)
+        require(mechanism == "imvu", "mechanism", mechanism, "imvu for sums")
+        require(samples is None, "samples", samples, "left out for sums, which protect clients")
+        solved = evolve(choices, decoder=None, rotate=None) == Choices()
+        rule = "left out for sums, whose codes of one bit are calibrated"
+        require(solved, "bits, levels, beta, clamp or design", choices, rule)
+        require(rows != OWN, "rows", rows, "shared for sums")
 
     def release(mechanism: Mechanism) -> Mechanism:
         if sampling_rate is None or samples is None:
@@ -188,6 +219,9 @@ def calibrate(
         sent = release(mechanism)
         if account is not None:
             return account(sent)
+        if honest is not None:
+            cost = Summable.of(sent).sum_privacy(honest, target.adjacency)
+            return (cost * target.releases).guarantee(target.delta)
         batches = Batches.find(sent)
         divisor = samples if batches is None else batches.batch
         return (sent.privacy(target.adjacency, divisor) * target.releases).guarantee(target.delta)
@@ -195,23 +229,36 @@ def calibrate(
     def epsilon_of(mechanism: Mechanism) -> float:
         return guarantee_of(mechanism).epsilon_upper
 
+    def epsilon_alone(mechanism: Mechanism) -> float:
+        """Return the epsilon of a mechanism without sums, seen once for all clients."""
+        return (mechanism.privacy(target.adjacency) * target.releases).epsilon(target.delta)
+
+    def on(ball: Ball, choices: Choices) -> Mechanism:
+        if honest is not None:
+            return calibrated_codes(ball, choices, target, honest, epsilon_of)
+        return chosen.calibrated(ball, choices, target, epsilon_of)
+
     def on_rows(rows_ball: Ball) -> Mechanism:
-        return chosen.calibrated(rows_ball, evolve(choices, rotated=True), target, epsilon_of)
+        return on(rows_ball, evolve(choices, rotated=True))
 
     if coordinates is None or "coordinates" in chosen.uses:
-        calibrated = chosen.calibrated(ball, choices, target, epsilon_of)
+        calibrated = on(ball, choices)
     else:  # families that do not keep coordinates themselves do so by a wrapper
-        projected = project(ball, coordinates, on_rows)
-        if rows == SHARED:
+        projected = project(ball, coordinates, on_rows, honest or 1)
+        if rows == SHARED or honest is not None:
             projected = projected.at(0)
         calibrated = projected if samples is None else ProjectedSamples(projected)
     guarantee = guarantee_of(calibrated)
+    if honest is None:
+        gaussian = _gaussian_error(ball, target, epsilon_of)
+    else:
+        gaussian = _gaussian_error(ball, target, epsilon_alone) / honest
     return Calibration(
         mechanism=release(calibrated),
         guarantee=guarantee,
         releases=target.releases,
         error=calibrated.error(),
-        gaussian_squared_error=_gaussian_error(ball, target, epsilon_of),
+        gaussian_squared_error=gaussian,
         saturated=guarantee.epsilon_upper < target.epsilon * (1 - 1e-4),
     )
 

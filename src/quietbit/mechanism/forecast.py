@@ -165,7 +165,7 @@ def forecast(
     if trust is Trust.CENTRAL:
         squared = error.squared / size**2
     else:
-        squared = (error.squared - error.shared) / size + error.shared
+        squared = error.of_mean(size)
     longest = 1.0
     batches = Batches.find(mechanism)
     if batches is not None:

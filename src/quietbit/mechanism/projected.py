@@ -279,18 +279,21 @@ class _Shared(RowsAccumulator):
 
 
 def project(
-    ball: Ball, coordinates: int | str, calibrated: Callable[[Ball], Mechanism]
+    ball: Ball,
+    coordinates: int | str,
+    calibrated: Callable[[Ball], Mechanism],
+    clients: int = 1,
 ) -> Projected:
     """Return ``calibrated(k-ball)`` on k rotated coordinates of updates in the ball.
 
-    ``auto`` is the smallest k whose projection adds at most 1 % to the error, and at least 64, for
-    the second clip.
+    ``auto`` is the smallest k whose projection adds at most 1 % to the error of a mean of
+    ``clients`` clients, and at least 64, for the second clip.
     """
     check_norm(ball, Norm.L2, "where coordinates are kept")
     padded = padded_size(ball.dimension)
     if coordinates == "auto":
         dense = calibrated(Ball(Norm.L2, padded))
-        fewest = fewest_kept(dense.error().squared, ball.dimension)
+        fewest = fewest_kept(dense.error().of_mean(clients), ball.dimension)
         coordinates = max(fewest, min(64, padded))
     count = check_int(coordinates, "coordinates", 1, padded)
     return Projected(calibrated(Ball(Norm.L2, count)), ball)

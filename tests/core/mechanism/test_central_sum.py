@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,7 +11,7 @@ from quietbit.design.solve import closed_design, solve
 from quietbit.design.table import DesignSpec
 from quietbit.kernel.rng import seeded_rng
 from quietbit.mechanism.ball import Ball, Norm
-from quietbit.mechanism.central_sum import calibrate_sum
+from quietbit.mechanism.calibrate import calibrate
 from quietbit.mechanism.interpolated import InterpolatedMVU
 from quietbit.target import Adjacency, Trust
 from refusals import refuses
@@ -20,30 +21,29 @@ BALL = Ball(Norm.L2, 5000)
 
 @pytest.mark.parametrize("adjacency", list(Adjacency))
 def test_meets_the_target_from_below(adjacency: Adjacency) -> None:
-    found = calibrate_sum(
-        ball=BALL, epsilon=1.0, delta=1e-5, adjacency=adjacency, clients=300, releases=20
+    found = calibrate(
+        "imvu", ball=BALL, epsilon=1.0, delta=1e-5, adjacency=adjacency, honest=300, releases=20
     )
     assert 0.999 <= found.guarantee.epsilon_upper <= 1.0
     assert found.guarantee.trust is Trust.SECURE_AGGREGATION
     assert "secure-aggregation trust" in found.guarantee.sentence()
-    again = (found.mechanism.sum_privacy(300, adjacency) * 20).epsilon(1e-5)
+    codes: Any = found.mechanism
+    again = (codes.sum_privacy(300, adjacency) * 20).epsilon(1e-5)
     assert again == found.guarantee.epsilon_upper
-    assert found.wire_bits == math.ceil(math.log2(301)) == 9
-    assert found.clamped_at == 1 / found.mechanism.beta
+    assert codes.clamp
     assert not found.saturated
+    assert 1.0 < found.relative_error < 1.3  # of ideal Gaussian noise, shared out
 
 
-def test_fewer_honest_clients_cost_accuracy_and_no_bits() -> None:
-    given = {
+def test_fewer_honest_clients_cost_accuracy() -> None:
+    given: Any = {
         "ball": BALL,
         "epsilon": 1.0,
         "delta": 1e-5,
         "adjacency": Adjacency.ZERO_OUT,
-        "clients": 300,
     }
-    all_of_them, half = calibrate_sum(**given), calibrate_sum(**given, min_honest_clients=150)
-    assert half.wire_bits == all_of_them.wire_bits == 9
-    assert half.min_honest_clients == 150
+    all_of_them = calibrate("imvu", **given, honest=300)
+    half: Any = calibrate("imvu", **given, honest=150)
     assert 1.8 < half.squared_error / all_of_them.squared_error < 2.2
     again = half.mechanism.sum_privacy(150, Adjacency.ZERO_OUT).epsilon(1e-5)
     assert again == half.guarantee.epsilon_upper
@@ -51,8 +51,8 @@ def test_fewer_honest_clients_cost_accuracy_and_no_bits() -> None:
 
 def test_a_low_dimension_does_not_end_in_bare_signs() -> None:
     small = Ball(Norm.L2, 30)
-    found = calibrate_sum(
-        ball=small, epsilon=1.0, delta=1e-5, adjacency=Adjacency.ZERO_OUT, clients=100
+    found: Any = calibrate(
+        "imvu", ball=small, epsilon=1.0, delta=1e-5, adjacency=Adjacency.ZERO_OUT, honest=100
     )
     assert found.mechanism.beta <= math.sqrt(30) / 2
     assert found.guarantee.epsilon_upper <= 1.0
@@ -72,13 +72,25 @@ def test_a_sum_of_codes_gives_the_mean_of_what_they_stand_for() -> None:
 
 
 def test_refusals() -> None:
-    given = {"ball": BALL, "adjacency": Adjacency.ZERO_OUT, "clients": 10}
+    given: Any = {"ball": BALL, "adjacency": Adjacency.ZERO_OUT, "honest": 10}
+    target: Any = {"epsilon": 1.0, "delta": 1e-5}
     with refuses("delta", 0.0):
-        calibrate_sum(epsilon=1.0, delta=0.0, **given)
+        calibrate("imvu", epsilon=1.0, delta=0.0, **given)
     with refuses("epsilon", 0.0):
-        calibrate_sum(epsilon=0.0, delta=1e-5, **given)
-    with refuses("min_honest_clients", 11):
-        calibrate_sum(epsilon=1.0, delta=1e-5, min_honest_clients=11, **given)
+        calibrate("imvu", epsilon=0.0, delta=1e-5, **given)
+    with refuses("honest", 1):
+        calibrate("imvu", **target, **given | {"honest": 1})
+    for name in ("gaussian", "vmvu"):
+        with refuses("mechanism", name):
+            calibrate(name, **target, **given)
+    with refuses("honest", 10):
+        calibrate("auto", **target, **given)
+    with refuses("samples", 100):
+        calibrate("imvu", samples=100, **target, **given)
+    with refuses("bits, levels, beta, clamp or design"):
+        calibrate("imvu", bits=2, **target, **given)
+    with refuses("rows", "own"):
+        calibrate("imvu", coordinates=64, rows="own", **target, **given)
     wider = InterpolatedMVU(solve(DesignSpec(8, 3, 5.0)), BALL)
     with refuses("bits", 3):
         wider.mean_from_sum(np.zeros(5000), 2)

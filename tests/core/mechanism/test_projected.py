@@ -17,7 +17,6 @@ from quietbit import (
     Norm,
     Uplink,
     calibrate,
-    calibrate_sum,
     seeded_rng,
 )
 from quietbit.kernel.reference import ReferenceKernel
@@ -165,26 +164,21 @@ def test_sums_of_kept_coordinates_have_the_account_of_the_sum_and_decode_to_the_
         "epsilon": 1.0,
         "delta": 1e-5,
         "adjacency": "zero-out",
-        "clients": 100,
+        "honest": 100,
     }
-    found = calibrate_sum(**given, coordinates=256, mean_norm=0.5)
-    dense = calibrate_sum(**{**given, "ball": Ball(Norm.L2, 256)})
+    found = calibrate("imvu", **given, coordinates=256)
+    dense = calibrate("imvu", **given | {"ball": Ball(Norm.L2, 256)})
     assert found.guarantee == dense.guarantee
-    assert found.projection_error == pytest.approx(0.25 / 256 * (1 - 256 / 1024))
-    # The noise is that of the dense sum; what is missing of a mean depends on its length and on how
-    # many share it.
-    noise = dense.squared_error - (1 - dense.response) / 256
-    missed = (1 - found.response) * 0.5**2 / DIMENSION
-    assert found.squared_error == pytest.approx(noise + found.projection_error + missed)
-    mechanism: Any = found.mechanism.at(3)
+    assert found.error.shared == pytest.approx(1 / 256 * (1 - 256 / 1024))
+    projected_sums: Any = found.mechanism
+    mechanism: Any = projected_sums.at(3)
     with refuses("mechanism", "Projected"):
         Projected(mechanism.inner, BALL).sum_privacy(100, Adjacency.ZERO_OUT)
     zeros = mechanism.mean_from_sum(np.full(256, 50), 100)
     assert np.allclose(zeros, 0, atol=1e-9)
 
 
-@pytest.mark.parametrize("length", [0.25, 1.0])
-def test_the_squared_error_of_sums_is_that_of_sums(length: float) -> None:
+def test_the_squared_error_of_sums_is_that_of_sums() -> None:
     """Of a hundred clients with one and the same update: never above the claim, and within a
     tenth below it.
     """
@@ -193,14 +187,14 @@ def test_the_squared_error_of_sums_is_that_of_sums(length: float) -> None:
         "epsilon": 1.0,
         "delta": 1e-5,
         "adjacency": "zero-out",
-        "clients": 100,
+        "honest": 100,
     }
-    found = calibrate_sum(**given, coordinates=256, mean_norm=length)
+    found = calibrate("imvu", **given, coordinates=256)
     mechanism: Any = found.mechanism
     rng, errors = np.random.default_rng(8), []
     for number in range(150):
         update = rng.normal(size=DIMENSION)
-        update *= length / np.linalg.norm(update)
+        update /= np.linalg.norm(update)
         here = mechanism.at(number)
         kept = here.inner.ball.clip(
             here.project([update], 1.0, number.to_bytes(8, "little"), usual_kernel())
@@ -209,7 +203,7 @@ def test_the_squared_error_of_sums_is_that_of_sums(length: float) -> None:
         errors.append(np.mean((here.mean_from_sum(rng.binomial(100, ups), 100) - update) ** 2))
     # Each is about a mean of 256 squares of normals: all together are within 3 % of what is
     # expected.
-    assert 0.9 * found.squared_error < np.mean(errors) < 1.03 * found.squared_error
+    assert 0.9 * found.error.of_mean(100) < np.mean(errors) < 1.03 * found.error.of_mean(100)
 
 
 @pytest.mark.parametrize("keep", [0, 3, 2048, "few", 1.5])

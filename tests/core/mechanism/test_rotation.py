@@ -29,7 +29,6 @@ from quietbit import (
     Uplink,
     VectorMVU,
     calibrate,
-    calibrate_sum,
     seeded_rng,
 )
 from quietbit.design.profile import Profile
@@ -267,12 +266,12 @@ def test_an_update_prepared_for_one_rotation_is_lost_on_another() -> None:
 
 
 def test_sums_of_codes_come_back_at_their_size() -> None:
-    found = calibrate_sum(
-        ball=Ball(Norm.L2, 20_000), epsilon=1.0, clients=1000, releases=10, **TARGET
+    found = calibrate(
+        "imvu", ball=Ball(Norm.L2, 20_000), epsilon=1.0, honest=1000, releases=10, **TARGET
     )
     codes: Any = found.mechanism
     assert codes.rotation == Rotation(16_384)
-    assert found.response > 0.99
+    assert found.error.response > 0.99
     for kind in ("one coordinate", "concentrated", "constant"):
         update = UPDATES[kind](20_000, np.random.default_rng(2))
         assert abs(gains(codes, update, range(3)) - 1).max() < 0.01
@@ -280,15 +279,16 @@ def test_sums_of_codes_come_back_at_their_size() -> None:
     assert codes.mean_from_sum(sums, 1000) == pytest.approx(
         codes.rotation.back(np.full(20_000, codes.values.mean()))
     )
-    plain = calibrate_sum(
+    plain = calibrate(
+        "imvu",
         ball=Ball(Norm.L2, 20_000),
         epsilon=1.0,
-        clients=1000,
+        honest=1000,
         releases=10,
         rotate=False,
         **TARGET,
     )
-    assert plain.response < 0.2
+    assert plain.error.response < 0.2
 
 
 def test_rows_and_signs_say_what_they_lose_too() -> None:

@@ -19,14 +19,13 @@ from quietbit._search import bisect
 from quietbit.errors import require
 from quietbit.mechanism.ball import Ball, Norm
 from quietbit.mechanism.calibrate import calibrate
-from quietbit.mechanism.central_sum import SumCalibration, calibrate_sum
 from quietbit.mechanism.family import largest_private
 from quietbit.privacy.cost import Cost
 from quietbit.target import Adjacency, Target, Trust
 from quietbit_lab.baseline.skellam import length_upper, stays_within
 from quietbit_lab.baseline.skellam_cost import skellam_cost
 
-__all__ = ["SumRow", "compare_calibration", "compare_sums"]
+__all__ = ["SumRow", "compare_sums"]
 
 SKELLAM_BITS = 16
 WRAP = 1e-6
@@ -51,65 +50,54 @@ def compare_sums(
     clients: int,
     min_honest_clients: int | None = None,
 ) -> tuple[SumRow, ...]:
-    """Calibrate codes behind masks on an L2 ball and return their `compare_calibration`."""
-    honest = min_honest_clients
-    calibrated = calibrate_sum(
-        ball=ball, **target.keywords(), clients=clients, min_honest_clients=honest
-    )
-    return compare_calibration(calibrated, target.epsilon)
-
-
-def compare_calibration(calibrated: SumCalibration, epsilon: float) -> tuple[SumRow, ...]:
-    """Return a calibrated sum on an L2 ball, and its alternatives at ``epsilon``.
+    """Calibrate codes behind masks on an L2 ball, and return them with their alternatives.
 
     Two rows need no secure aggregation: the same codes seen one by one, whose epsilon is the local
     one, and one bit calibrated for a server that sees every payload. Where 16 bits are too few for
     Skellam noise, its error is infinite.
     """
-    mechanism = calibrated.codes
-    guarantee = calibrated.guarantee
-    ball = mechanism.ball
-    adjacency = guarantee.adjacency
-    delta = guarantee.delta
-    releases = calibrated.releases
     require(ball.norm is Norm.L2, "norm of the ball", ball.norm.value, "l2 for the comparison")
-    count = calibrated.clients
-    share = calibrated.min_honest_clients / calibrated.clients
+    honest = min_honest_clients or clients
+    share = honest / clients
+    epsilon = target.epsilon
+    delta = target.delta
+    adjacency = target.adjacency
+    releases = target.releases
+    calibrated = calibrate("imvu", ball=ball, **target.keywords(), honest=honest)
+    squared_error = calibrated.error.of_mean(clients)
 
     def gaussian(loss: float) -> float:
         return Cost.gaussian(releases * (adjacency.radii * loss) ** 2 / 2).epsilon(delta)
 
     def skellam(loss: float) -> float:
-        return (_skellam(ball, 1 / loss, count, share, adjacency)[0] * releases).epsilon(delta)
+        return (_skellam(ball, 1 / loss, clients, share, adjacency)[0] * releases).epsilon(delta)
 
     noise = largest_private(gaussian, 1e-7, 1e4, epsilon, "a Gaussian", accuracy=1e-9)
     grains = _first_within(skellam, epsilon)
     if skellam(grains) <= epsilon:
-        grainy = _skellam(ball, 1 / grains, count, share, adjacency)[1]
+        grainy = _skellam(ball, 1 / grains, clients, share, adjacency)[1]
     else:
         grainy = math.inf
-    local = calibrate(
-        "imvu", ball=ball, epsilon=epsilon, delta=delta, adjacency=adjacency, releases=releases
-    )
+    local = calibrate("imvu", ball=ball, **target.keywords())
     secure = Trust.SECURE_AGGREGATION
-    seen = (mechanism.privacy(adjacency) * releases).epsilon(delta)
-    ideal = (1 / noise / count) ** 2 / share
+    seen = (calibrated.mechanism.privacy(adjacency) * releases).epsilon(delta)
+    ideal = (1 / noise / clients) ** 2 / share
     return (
         SumRow(
             "one bit, secure sum",
-            calibrated.wire_bits,
-            guarantee.epsilon_upper,
-            calibrated.squared_error,
+            clients.bit_length(),
+            calibrated.guarantee.epsilon_upper,
+            squared_error,
             secure,
         ),
         SumRow("ideal distributed Gaussian", 32, gaussian(noise), ideal, secure),
         SumRow("Skellam, secure sum", SKELLAM_BITS, skellam(grains), grainy, secure),
-        SumRow("the same codes, seen one by one", 1, seen, calibrated.squared_error, Trust.LOCAL),
+        SumRow("the same codes, seen one by one", 1, seen, squared_error, Trust.LOCAL),
         SumRow(
             "one bit, local",
             1,
             local.guarantee.epsilon_upper,
-            local.squared_error / count,
+            local.squared_error / clients,
             Trust.LOCAL,
         ),
     )
