@@ -17,7 +17,7 @@ from quietbit.federation.terms import Terms
 from quietbit.mechanism.base import Mechanism
 from quietbit.node.request import MOST_ROUNDS, Request, description_of
 
-__all__ = ["read_request", "request_of", "request_record"]
+__all__ = ["read_request", "request_record"]
 
 FIELDS = {"version", "round", "clip", "dimension", "mechanism"}
 
@@ -46,11 +46,7 @@ def read_request(
     fields: dict[str, Any] = {}
     for part in parts:
         fields |= part.read(records)
-    return request_of(asked, terms, name, **fields)
-
-
-def request_of(asked: Mapping[str, Any], terms: Terms, name: NodeName, **fields: Any) -> Request:
-    """Return the request to a node, whose budget is that of updates unless ``fields`` say other."""
+    # The budget is that of updates, unless a part says other.
     target = terms.update_target
     budget = {"epsilon": target.epsilon, "delta": target.delta}
     return Request(

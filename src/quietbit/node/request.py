@@ -45,7 +45,7 @@ from quietbit.mechanism.registry import (
 from quietbit.node.kinds import EVALUATIONS, RESPONSE, text_of
 from quietbit.node.refusal import NotAllowed
 from quietbit.privacy.cost import Cost
-from quietbit.secagg.plan import ServerModel, SumPlan
+from quietbit.secagg.plan import ServerModel, SumPlan, plan_of_round
 from quietbit.target import MOST_CLIENTS, Adjacency, Target, Trust, Unit, check_delta
 from quietbit.wire.uplink import Uplink
 
@@ -183,18 +183,6 @@ class Request:
     def cap(self) -> Target:
         """The run's own budget, which the node enforces besides its own."""
         return _cap(self.epsilon, self.delta, self.adjacency, self.unit, self.trust)
-
-    @property
-    def terms(self) -> bytes:
-        """What all clients of a sum must agree on: everything but the node and the step."""
-        values = {
-            name: value for name, value in asdict(self).items() if name not in ("node", "client")
-        }
-        part = values["sum"] or {}
-        values["sum"] = {
-            name: value for name, value in part.items() if name not in ("step", "number", "table")
-        }
-        return text_of(values).encode("ascii")
 
     def to_json(self) -> dict[str, Any]:
         """Return plain values that `from_json` reads."""
@@ -392,17 +380,17 @@ def noted_run(run: int, family: str) -> str:
 
 
 def sum_plan(request: Request, mechanism: Mechanism, members: tuple[bytes, ...] | None) -> SumPlan:
-    """Return the plan of the requested sum of a mechanism's codes; refuse a wrong threshold."""
-    part = request.part
-    name = f"quietbit/{request.run}/{request.round}".encode()
-    return SumPlan(
-        part.clients,
-        part.threshold,
-        mechanism.layout.count,
-        name,
-        members,
-        request.terms,
-    )
+    """Return the plan of the requested sum of a mechanism's codes; refuse a wrong threshold.
+
+    All clients agree on all of a request but the node and the step.
+    """
+    values = asdict(request)
+    sizes = asdict(request.part)
+    for name in ("node", "client", "sum"):
+        del values[name]
+    for name in ("step", "number", "table"):
+        del sizes[name]
+    return plan_of_round(codes=mechanism.layout.count, members=members, **values, **sizes)
 
 
 def run_name(run: int) -> bytes:

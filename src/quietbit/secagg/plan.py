@@ -15,10 +15,11 @@ Source   Bonawitz et al., "Practical secure aggregation" (CCS 2017).
 from __future__ import annotations
 
 import hashlib
+import json
 import struct
 from collections.abc import Collection, Iterable
 from functools import cached_property
-from typing import final
+from typing import Any, final
 
 import numpy as np
 from attrs import field, frozen
@@ -40,6 +41,7 @@ __all__ = [
     "check_enough",
     "digest_of",
     "masked_size",
+    "plan_of_round",
 ]
 
 MAGIC = b"QBSA"
@@ -274,3 +276,27 @@ class SumPlan:
 
     def _header(self, client: int) -> bytes:
         return HEADER.pack(MAGIC, VERSION, self.bits, self.dimension, client, 0)
+
+
+def plan_of_round(
+    *,
+    run: int,
+    round: int,
+    codes: int,
+    members: tuple[bytes, ...] | None,
+    clients: int,
+    threshold: int,
+    honest: int,
+    server: str,
+    **asked: Any,
+) -> SumPlan:
+    """Return the plan of the sum of a run's round; server and clients make it of the same values.
+
+    ``codes`` is how many codes a client sends, and ``asked`` what else all clients are asked
+    alike: dimension, mechanism, clip, unit, adjacency, epsilon and delta. It becomes the terms.
+    """
+    sizes = {"clients": clients, "threshold": threshold, "honest": honest, "server": server}
+    terms = {"run": run, "round": round, "sum": sizes, **asked}
+    text = json.dumps(terms, sort_keys=True, separators=(",", ":"), allow_nan=False)
+    name = f"quietbit/{run}/{round}".encode()
+    return SumPlan(clients, threshold, codes, name, members, text.encode("ascii"))

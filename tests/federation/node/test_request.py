@@ -51,13 +51,27 @@ def test_a_plan_is_of_everything_that_clients_must_agree_on():
     alike = {"node": 10, "client": 4, "sum": replace(one.sum, step="vector", number=2, table=b"x")}
     assert set(alike) | set(others) == {field.name for field in fields(Request)}
     assert sum_plan(replace(one, **alike), MECHANISM, None).context == plan.context
-    told = json.loads(one.terms)
+    told = json.loads(plan.terms)
     assert set(told) == set(others) | {"sum"}
     assert set(told["sum"]) == {field.name for field in fields(SumPart)} - {
         "step",
         "number",
         "table",
     }
+
+
+def test_the_digest_of_a_plan_is_that_of_earlier_versions():
+    """Everything that clients derive or sign depends on it."""
+    plan = sum_plan(asked(), MECHANISM, None)
+    assert plan.context.hex() == (
+        "64f38c6d86c036828a70a75ba4030df997d9ddaffbb99d9a079c66a98084c481"
+    )
+    members = tuple(identity(number).public for number in range(1, 6))
+    one = asked(5, server="active", run=2**63 + 5, number=3)
+    plan = sum_plan(replace(one, clip=0.7, unit="sample"), MECHANISM, members)
+    assert plan.context.hex() == (
+        "269919a998ee34178000a0438692311c2fbb0b733c8fa227e233581491423554"
+    )
 
 
 def test_sizes_that_the_threshold_does_not_fit_are_refused():

@@ -9,9 +9,9 @@ no sum.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import partial
-from typing import Any, ClassVar, TypeAlias, final
+from typing import Any, ClassVar, final
 
 from attrs import frozen
 
@@ -24,16 +24,15 @@ from quietbit.federation.record import RoundReport
 from quietbit.federation.terms import RunForecast, Say, Section, Terms, given
 from quietbit.mechanism.abilities import summable
 from quietbit.mechanism.registry import AUTO
-from quietbit.node.request import Request, Step, SumPart, sum_plan
+from quietbit.node.request import SumPart
 from quietbit.secagg.identity import MemberList
-from quietbit.secagg.plan import ServerModel, SumPlan
+from quietbit.secagg.plan import ServerModel, SumPlan, plan_of_round
 from quietbit.target import MOST_CLIENTS
 
 __all__ = ["MaskedSums", "Masking", "SecureAggregation"]
 
 TIMEOUT = 600.0
 OF_SUMS = "imvu"  # the family that is calibrated for sums
-RequestOf: TypeAlias = Callable[..., Request]  # a node's request, of a step of the sum
 _clients = Whole(2, MOST_CLIENTS)
 
 
@@ -94,17 +93,15 @@ class SecureAggregation(Section):
         rule = " for sums: active (the server may lie) or honest-but-curious"
         given(plan, "secure_aggregation.adversary", rule)
 
-    def step(self, step: str, clients: int, number: int, table: bytes = b"") -> SumPart:
-        """Return what client ``number`` is asked in one step of a sum."""
-        return SumPart(
-            step=step,
-            clients=clients,
-            number=number,
-            threshold=check_int(self.threshold, "quietbit.secure-aggregation.threshold", 2),
-            honest=check_int(self.honest_clients, "quietbit.secure-aggregation.honest-clients", 2),
-            server=str(self.adversary),
-            table=table,
-        )
+    def sizes(self) -> dict[str, Any]:
+        """Return what clients of a sum are told of it, whatever the step."""
+        return {
+            "threshold": check_int(self.threshold, "quietbit.secure-aggregation.threshold", 2),
+            "honest": check_int(
+                self.honest_clients, "quietbit.secure-aggregation.honest-clients", 2
+            ),
+            "server": str(self.adversary),
+        }
 
     @property
     def active(self) -> bool:
@@ -122,7 +119,7 @@ class SecureAggregation(Section):
         if self.active:
             rule = "a MemberList where quietbit.secure-aggregation.adversary is active"
         require(fits, "members", type(resource).__name__, rule)
-        return MaskedSums(self, resource)
+        return MaskedSums(self, plan, resource)
 
     def forecast(self, run: RunForecast) -> str | None:
         """Return a warning where the nodes of a round are too few or too many for a sum."""
@@ -160,8 +157,8 @@ class Masking(Part):
             "The server's message must carry a step of a masked sum, and does not: make its "
             "strategy a PrivateStrategy with quietbit.secure-aggregation.",
         )
-        part = self._masks.step(step["step"], step["clients"], step["number"], step["table"])
-        return {"sum": part}
+        asked = {name: step[name] for name in ("step", "clients", "number", "table")}
+        return {"sum": SumPart(**asked, **self._masks.sizes())}
 
 
 @final
@@ -170,25 +167,40 @@ class MaskedSums(Part):
 
     section: ClassVar[str] = "secure_aggregation"
 
-    def __init__(self, masks: SecureAggregation, members: MemberList | None) -> None:
+    def __init__(self, masks: SecureAggregation, plan: Terms, members: MemberList | None) -> None:
         """Start without nodes that have said who they are; ``members`` lists all."""
         self._masks = masks
+        self._plan = plan
         self._members = None if members is None else Members(members)
 
-    def collector(self, scope: Scope, request: RequestOf) -> Masked:
-        """Return the collector of a round; ``request`` makes what a node is asked in a step."""
-        plan_of = partial(self._sum_plan, scope, request)
+    def collector(self, scope: Scope, description: str) -> Masked:
+        """Return the collector of a round, whose mechanism all nodes are sent as a description."""
+        plan_of = partial(self._sum_plan, scope, description)
         return Masked(scope.mechanism, scope.clip, plan_of, self._masks.timeout, self._members)
 
     def _sum_plan(
         self,
         scope: Scope,
-        request: RequestOf,
+        description: str,
         clients: int,
         members: tuple[bytes, ...] | None,
     ) -> SumPlan:
-        """Return the plan of a sum, which follows from what all its clients are asked alike."""
+        """Return the plan of a round's sum, as its clients make it of what they are asked."""
         rule = f"at least {self._masks.threshold}, the threshold"
         require(clients >= 2, "number of clients in the sum", clients, rule)
-        step = self._masks.step(Step.KEYS, clients, 1)
-        return sum_plan(request(sum=step), summable(scope.mechanism), members)
+        target = self._plan.update_target
+        return plan_of_round(
+            run=scope.run,
+            round=scope.number,
+            dimension=scope.mechanism.ball.dimension,
+            mechanism=description,
+            clip=scope.clip,
+            unit=self._plan.unit.value,
+            adjacency=self._plan.adjacency.value,
+            epsilon=target.epsilon,
+            delta=target.delta,
+            codes=summable(scope.mechanism).layout.count,
+            members=members,
+            clients=clients,
+            **self._masks.sizes(),
+        )
