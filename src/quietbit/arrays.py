@@ -36,7 +36,7 @@ NUMPY_FLOATS = ("float16", "float32", "float64")
 FLOATS = ("float16", "bfloat16", "float32", "float64")
 RULE = "float16, bfloat16, float32 or float64"
 MAX_DEPTH = 64
-CHUNK = 1 << 20
+CHUNK = 1 << 16  # coordinates of a mean read at once: they stay in the cache, and so do their steps
 # The names of running statistics of normalisation layers in torch, Keras and flax. Noise would make
 # a variance negative, and the model NaN, in a run that otherwise looks normal.
 STATISTICS = {
