@@ -281,13 +281,21 @@ def together(ways: Sequence[Way], cohort: int, device: Any) -> OuterMean:
     laws = [way.law for way in ways if way.law is not None]
 
     def codes(errors: Tensor, features: Tensor, seed: int) -> Tensor:
-        """Draw every client's codes, one class of one model at a time."""
+        """Draw every client's codes: a class at a time on a CPU, in one kernel on a GPU."""
         source = generator(seed)
-        mean = features.new_empty((*errors.shape[:2], features.shape[1]))
-        for law, model, out in zip(laws, errors.float(), mean, strict=True):
-            for error, row in zip(model, out, strict=True):
-                row.copy_(codes_mean(error[:, None] * features, law, source))
-        return mean
+        draw = _outer_codes
+        step = 1
+        if errors.device.type == "cuda":
+            draw = _compiled()
+            step = errors.shape[1]
+        means = []
+        for law, model in zip(laws, errors.float(), strict=True):
+            tables = _tables(law, str(errors.device))
+            for left in model.split(step):
+                shape = (*left.shape, features.shape[1])
+                uniform = torch.rand(shape, generator=source, device=errors.device)
+                means.append(draw(left, features, uniform, *tables))
+        return torch.cat(means).reshape(len(laws), -1, features.shape[1])
 
     return codes
 
@@ -311,26 +319,47 @@ def gaussian_mean(rows: Tensor, deviation: float, generator: Any) -> Tensor:
 
 def codes_mean(rows: Tensor, law: CodeLaw, generator: Any) -> Tensor:
     """Return the mean over clients of decoded codes of rows (..., m, d); a NaN gets some code."""
-    table, values = _tables(law, str(rows.device))
-    x = ((rows - law.low) * law.inverse).clamp(0.0, table.shape[0] - 1 - 1e-3)
+    uniform = torch.rand(rows.shape, generator=generator, device=rows.device)
+    return _mean(rows, uniform, *_tables(law, str(rows.device)))
+
+
+def _mean(rows: Tensor, uniform: Tensor, table: Tensor, values: Tensor, place: Tensor) -> Tensor:
+    """Return the mean of the codes that uniform numbers draw; see `CodeLaw`."""
+    cells = table.shape[0] - 1
+    count = table.shape[1]
+    x = ((rows - place[0]) * place[1]).clamp(0.0, cells - 1e-3)
     cell = x.nan_to_num(0.0).int()
     part = x - cell
-    uniform = torch.rand(rows.shape, generator=generator, device=rows.device)
     flat = table.reshape(-1)
-    count = table.shape[1]
     code = torch.zeros_like(cell)
-    for bit in range(law.bits):
-        step = 1 << (law.bits - 1 - bit)
-        place = cell * count + code + (step - 1)
-        code += step * (uniform >= torch.lerp(flat[place], flat[place + count], part))
+    step = (count + 1) // 2
+    while step > 0:
+        here = cell * count + code + (step - 1)
+        code += step * (uniform >= torch.lerp(flat[here], flat[here + count], part))
+        step //= 2
     return values[code].mean(dim=-2)
 
 
+def _outer_codes(left: Tensor, right: Tensor, uniform: Tensor, *tables: Tensor) -> Tensor:
+    """Return the means of codes of outer products: left (K, m), right (m, F)."""
+    return _mean(left[..., None] * right, uniform, *tables)
+
+
+@lru_cache(maxsize=1)
+def _compiled() -> Callable[..., Tensor]:
+    """Return the same in one kernel, which writes neither products nor codes."""
+    made: Callable[..., Tensor] = torch.compile(_outer_codes)
+    return made
+
+
 @lru_cache(maxsize=64)
-def _tables(law: CodeLaw, device: str) -> tuple[Tensor, Tensor]:
-    """Return a law's probabilities and values on a device; laws are compared by identity."""
-    table = torch.tensor(law.cumulative, dtype=torch.float32, device=device)
-    return table, torch.tensor(law.values, dtype=torch.float32, device=device)
+def _tables(law: CodeLaw, device: str) -> tuple[Tensor, Tensor, Tensor]:
+    """Return a law's probabilities, values and range on a device; laws compare by identity."""
+
+    def moved(array: Any) -> Tensor:
+        return torch.tensor(array, dtype=torch.float32, device=device)
+
+    return moved(law.cumulative), moved(law.values), moved([law.low, law.inverse])
 
 
 def unit_mean(rows: Tensor, mechanism: Any, generator: Any) -> Tensor:
