@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +28,7 @@ OF_PROFILE = "epsilon delta releases adjacency"
     option("privacy", str, "What it bounds: metric-l1, metric-l2 or strict.", "metric-l1", "KIND"),
     option("bias", str, "No bias, or a penalty on its square.", "exact", "exact|PENALTY"),
     option("out", Path, "Save the design as JSON."),
-    option("plot", Path, "Draw it, as .png, .svg or .pdf."),
+    option("plot", Path, "Draw the table, as .png, .svg or .pdf."),
     usual("bound", True),
     option(
         "vector",
@@ -61,7 +60,7 @@ def design(json: JsonOption = False, **given: Any) -> None:
     table.png
 
     Example: quietbit design --vector --epsilon 8 --delta 1e-5 --releases 3 --adjacency zero-out
-    --plot profile.png
+    --out profile.json
     """
     vector = given["vector"]
     out = given["out"]
@@ -69,26 +68,28 @@ def design(json: JsonOption = False, **given: Any) -> None:
     unused = OF_PROFILE
     remedy = "add --vector, or use --design-epsilon for a table"
     if vector:
-        unused = OF_TABLE
+        unused = f"{OF_TABLE} plot"
         remedy = "--vector makes a profile for a target, set by --epsilon and --delta"
     for name, value in chosen(given, unused).items():
         require(value is None, name, value, "left out", remedy)
     check_outputs(out, figures=(plot,))
-    title, result, rows, draw = _profile(given, json) if vector else _table(given, json)
-    figure = None if plot is None else draw()
+    if vector:
+        title, result, rows = _profile(given, json)
+    else:
+        title, result, rows = _table(given, json)
     if out is not None:
         rows.append(Row("saved", "saved as", str(result.save(out))))
     if plot is not None:
+        from quietbit_lab.plot.design import plot_design
         from quietbit_lab.plot.figure import save_figure
 
-        rows.append(Row("plot", "drawn as", str(save_figure(figure, plot))))
+        rows.append(Row("plot", "drawn as", str(save_figure(plot_design(result), plot))))
     record(title, rows, json)
 
 
-def _table(given: dict[str, Any], quiet: bool) -> tuple[str, Any, list[Row], Callable[[], Any]]:
-    """Return the title, the design, the rows about it, and how to draw it."""
+def _table(given: dict[str, Any], quiet: bool) -> tuple[str, Any, list[Row]]:
+    """Return the title, the design and the rows about it."""
     from quietbit_lab.design.search import solve
-    from quietbit_lab.plot.design import plot_design
 
     privacy = given["privacy"]
     bias = given["bias"]
@@ -110,15 +111,14 @@ def _table(given: dict[str, Any], quiet: bool) -> tuple[str, Any, list[Row], Cal
     rows = certificate_rows(design, quietbit.certify(design), bound=given["bound"], quiet=quiet)
     title = f"{spec.input_levels} levels, {spec.output_bits} bits, "
     title += f"{privacy} epsilon {spec.epsilon:g}, bias {bias}"
-    return title, design, rows, lambda: plot_design(design)
+    return title, design, rows
 
 
-def _profile(given: dict[str, Any], quiet: bool) -> tuple[str, Any, list[Row], Callable[[], Any]]:
+def _profile(given: dict[str, Any], quiet: bool) -> tuple[str, Any, list[Row]]:
     """Return the same of a profile."""
     from quietbit.mechanism.vector import solve_profile
     from quietbit.privacy.profile import certify_profile
     from quietbit_lab.design.gain import gain_upper
-    from quietbit_lab.plot.profile import plot_profile
 
     terms = chosen(given, OF_PROFILE) | {
         "releases": 1 if given["releases"] is None else given["releases"]
@@ -164,4 +164,4 @@ def _profile(given: dict[str, Any], quiet: bool) -> tuple[str, Any, list[Row], C
     else:
         words = f"{releases} releases"
     title = f"profile for epsilon {target.epsilon:g}, delta {delta:g}, {words}, {which.value}"
-    return title, profile, rows, lambda: plot_profile(profile, which, releases, delta)
+    return title, profile, rows
