@@ -26,7 +26,7 @@ from quietbit.kernel.rng import secure_rng, seeded_rng
 from quietbit.kernel.select import select
 from quietbit.kernel.transform import rotate
 from quietbit.mechanism.rotation import ROOM
-from quietbit_lab.baseline.skellam import skellam_noise
+from quietbit_lab.baseline.skellam_noise import skellam_noise
 
 TRIALS = 1000
 TABLES = [name for name in MECHANISMS if name.startswith(("imvu", "mvu"))]

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from quietbit_lab.baseline.skellam import (
+from quietbit_lab.baseline.skellam_noise import (
     poisson_table,
     skellam_log2_probability_lower,
     words_needed,

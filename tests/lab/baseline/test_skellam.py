@@ -20,8 +20,8 @@ from quietbit_lab.baseline.skellam import (
     IndependentSkellam,
     Skellam,
     conditional_rounding,
-    skellam_noise,
 )
+from quietbit_lab.baseline.skellam_noise import skellam_noise
 from refusals import refuses
 
 BALL = Ball(Norm.L2, 100)

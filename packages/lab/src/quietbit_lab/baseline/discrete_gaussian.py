@@ -36,8 +36,8 @@ from quietbit.mechanism.ball import Ball
 from quietbit.privacy.cost import Cost
 from quietbit.privacy.rounding import round_up
 from quietbit.target import Adjacency, Target
-from quietbit_lab.baseline.skellam import PoissonTable
 from quietbit_lab.baseline.sums import Grid, NoisySum, calibrate_sums, finest_reach
+from quietbit_lab.baseline.thresholds import ThresholdTable
 
 __all__ = [
     "DistributedDiscreteGaussian",
@@ -125,7 +125,7 @@ def tau_upper(variance: float, clients: int) -> float:
 
 
 @lru_cache(maxsize=8)
-def gaussian_table(variance: float) -> PoissonTable:
+def gaussian_table(variance: float) -> ThresholdTable:
     """Thresholds of the discrete Gaussian with this parameter, to 512 bits."""
     context = Context(prec=DIGITS)
     exact = Decimal(variance)
@@ -139,16 +139,7 @@ def gaussian_table(variance: float) -> PoissonTable:
         half.append(int(weight))
         weight = context.multiply(weight, step)
         step = context.multiply(step, ratio)
-    weights = half[:0:-1] + half
-    everything = sum(weights)
-    running = 0
-    thresholds = []
-    for mass in weights[:-1]:
-        running += mass
-        thresholds.append((running << (64 * WORDS)) // everything)
-    heads = np.array([value >> (64 * (WORDS - 1)) for value in thresholds], dtype=np.uint64)
-    heads.setflags(write=False)
-    return PoissonTable(1 - len(half), WORDS, tuple(thresholds), heads)
+    return ThresholdTable.of_weights(1 - len(half), WORDS, half[:0:-1] + half)
 
 
 def calibrate_discrete_gaussian(

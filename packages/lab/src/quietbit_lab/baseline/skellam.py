@@ -2,11 +2,9 @@
 
 Idea     a public random rotation spreads the update evenly over the coordinates; integers with
          discrete noise then wrap modulo 2^b almost without harm, because values that large hardly
-         ever occur. Noise is the difference of two Poissons, each the number of thresholds
-         floor(2^P F_k) that a P-bit word reaches; 64 bits nearly always do.
+         ever occur.
 Symbols  C = clip; D = dimension padded to a power of two; s = `scale`; v = (noise_multiplier C
-         s)^2 the noise's variance; D1, D2: largest L1 and L2 length of the rounded vector; P = 64 w
-         bits.
+         s)^2 the noise's variance; D1, D2: largest L1 and L2 length of the rounded vector.
 Source   Agarwal, Kairouz, Liu (NeurIPS 2021), Algorithm 1 and Theorem 3.5; Kairouz, Liu, Steinke
          (ICML 2021) for the rotation and the rounding; packages/lab/docs/rounded-skellam.md
          for the proofs and the tables.
@@ -23,9 +21,7 @@ less than 2^-47 C.
 from __future__ import annotations
 
 import math
-from bisect import bisect_right
 from collections.abc import Callable
-from fractions import Fraction
 from functools import lru_cache
 from typing import TypeAlias, final
 
@@ -65,19 +61,15 @@ from quietbit.privacy.cost import Cost, sample_share
 from quietbit.privacy.rounding import round_up
 from quietbit.target import Adjacency
 from quietbit_lab.baseline.skellam_cost import rounded_skellam_cost, skellam_cost
+from quietbit_lab.baseline.skellam_noise import skellam_noise, words_needed
 
 __all__ = [
     "FAMILY",
     "IndependentSkellam",
-    "PoissonTable",
     "Skellam",
     "conditional_rounding",
     "length_upper",
-    "poisson_table",
-    "skellam_log2_probability_lower",
-    "skellam_noise",
     "stays_within",
-    "words_needed",
 ]
 
 Rounding: TypeAlias = Callable[[FloatVector, WordBlock], NDArray[np.int64]]
@@ -92,9 +84,6 @@ LEAST_FOR_CLIENTS = 0.02  # noise multiplier calibrated for whole clients; less 
 # of conditional rounding; each fails with probability at most e^(-1/2): all of them with less than
 # 1e-43
 TRIES = 200
-GUARD = 96
-CHUNK = 1 << 20
-FIRST_STREAM = 1000  # streams below are left to the rounding that comes before the noise
 FLOATS = 2.0**-46  # of the clip: how far rotating and scaling in doubles can move two updates apart
 
 
@@ -369,114 +358,6 @@ def stays_within(room: float, variance: float, doubt: float) -> bool:
         return room > 0
     root = math.hypot(variance, room)
     return room * math.asinh(room / variance) - room * room / (root + variance) >= doubt
-
-
-@final
-@frozen(eq=False)
-class PoissonTable:
-    """Thresholds of a Poisson law; ``first`` is the value drawn when no threshold is reached."""
-
-    first: int
-    words: int
-    thresholds: tuple[int, ...]
-    heads: NDArray[np.uint64]  # the first 64 bits of each threshold
-    guide: NDArray[np.int64] = field(
-        init=False
-    )  # the number of heads before each of 2^16 equal parts, and in all
-
-    @guide.default
-    def _guide(self) -> NDArray[np.int64]:
-        """Return the indices at which a search begins, and nearly always ends."""
-        starts = np.arange(1 << 16, dtype=np.uint64) << np.uint64(48)
-        guide = np.append(np.searchsorted(self.heads, starts), self.heads.size)
-        guide.setflags(write=False)
-        return guide
-
-    def draw(self, block: WordBlock, stream: int, start: int, count: int) -> NDArray[np.int64]:
-        """Return draws of coordinates ``start ..`` from ``words`` streams from ``stream`` on."""
-        head = block.uniform64(stream, start, count)
-        place = self._reached(head)
-        tied = np.flatnonzero(self.heads[np.maximum(place, 1) - 1] == head)
-        for k in tied.tolist():
-            place[k] = bisect_right(self.thresholds, self._whole_word(block, stream, start + k))
-        return np.asarray(place + self.first, dtype=np.int64)
-
-    def _reached(self, head: NDArray[np.uint64]) -> NDArray[np.int64]:
-        """Return how many heads each word reaches: by the guide, or by search where it is full."""
-        bucket = (head >> np.uint64(48)).astype(np.int64)
-        first = self.guide[bucket]
-        last = self.guide[bucket + 1]
-        place = first + (
-            (first < last) & (self.heads[np.minimum(first, self.heads.size - 1)] <= head)
-        )
-        crowded = np.flatnonzero(last - first > 1)
-        place[crowded] = np.searchsorted(self.heads, head[crowded], side="right")
-        return np.asarray(place)
-
-    def _whole_word(self, block: WordBlock, stream: int, position: int) -> int:
-        parts = [int(block.uniform64(stream + w, position, 1)[0]) for w in range(self.words)]
-        return sum(part << (64 * (self.words - 1 - w)) for w, part in enumerate(parts))
-
-
-@lru_cache(maxsize=8)
-def poisson_table(mean: float, words: int) -> PoissonTable:
-    """Return the table of a Poisson law of this mean, to ``64 * words`` bits."""
-    exact = Fraction(mean)
-    top = exact.numerator
-    bottom = exact.denominator
-    mode = math.floor(exact)
-    unit = 1 << (64 * words + GUARD)
-    right = []
-    k = mode
-    weight = unit
-    while weight:
-        right.append(weight)
-        k += 1
-        weight = weight * top // (bottom * k)
-    left = []
-    k = mode
-    weight = unit * mode * bottom // top
-    while weight and k > 0:
-        left.append(weight)
-        k -= 1
-        weight = weight * k * bottom // top
-    weights = left[::-1] + right
-    total = sum(weights)
-    running = 0
-    thresholds = []
-    for weight in weights[:-1]:
-        running += weight
-        thresholds.append((running << (64 * words)) // total)
-    heads = np.array([value >> (64 * (words - 1)) for value in thresholds], dtype=np.uint64)
-    heads.setflags(write=False)
-    return PoissonTable(mode - len(left), words, tuple(thresholds), heads)
-
-
-def skellam_noise(variance: float, words: int, block: WordBlock, count: int) -> NDArray[np.int64]:
-    """Return Skellam noise for ``count`` coordinates: the difference of two Poissons."""
-    table = poisson_table(variance / 2, words)
-    noise = np.empty(count, dtype=np.int64)
-    for start in range(0, count, CHUNK):
-        size = min(CHUNK, count - start)
-        plus = table.draw(block, FIRST_STREAM, start, size)
-        noise[start : start + size] = plus - table.draw(block, FIRST_STREAM + words, start, size)
-    return noise
-
-
-def skellam_log2_probability_lower(variance: float, value: int) -> float:
-    """Return a lower bound on log2 P(noise = value): the largest term of its sum."""
-    mean = variance / 2
-    size = abs(value)
-    other = max(0, math.floor(math.hypot(size / 2, mean) - size / 2))
-    terms = (k * math.log(mean) - mean - math.lgamma(k + 1) for k in (other + size, other))
-    margin = 1e-12 * (1 + mean + size * (1 + abs(math.log(mean))))
-    return (sum(terms) - margin) / math.log(2)
-
-
-def words_needed(variance: float, largest: int, dimension: int) -> int:
-    """Return how many words make the law right to e^(2^-62) for values up to ``largest``."""
-    bits = 90 + math.log2(dimension) - skellam_log2_probability_lower(variance, largest)
-    return math.ceil(bits / 64)
 
 
 def _build(ball: Ball, loss: float, choices: Choices) -> Skellam | IndependentSkellam:
