@@ -5,6 +5,10 @@ from dataclasses import fields, replace
 
 from federation.node.makers import MECHANISM
 from federation.secagg.kit import identity
+from quietbit.federation.messages import RECORD, SUM, NodeName, sum_request
+from quietbit.federation.part import Scope
+from quietbit.federation.plan import Plan
+from quietbit.federation.request import read_request, request_record
 from quietbit.mechanism.ball import Ball
 from quietbit.mechanism.interpolated import InterpolatedMVU
 from quietbit.mechanism.rotation import round_number
@@ -72,6 +76,27 @@ def test_the_digest_of_a_plan_is_that_of_earlier_versions():
     assert plan.context.hex() == (
         "269919a998ee34178000a0438692311c2fbb0b733c8fa227e233581491423554"
     )
+
+
+def test_a_server_makes_the_plan_that_its_clients_make():
+    """Of a clip that is given as a whole number, too."""
+    plan = Plan(
+        "imvu",
+        clip=1,
+        adjacency="zero-out",
+        epsilon=8,
+        releases=3,
+        secure_aggregation={"threshold": 4, "adversary": "honest-but-curious"},
+    )
+    section = plan.secure_aggregation
+    mechanism = plan.mechanism_for(50)
+    record = request_record(3, mechanism, plan.clip)
+    scope = Scope(2**63 + 5, 3, mechanism, clip=plan.clip)
+    server = section.part(plan, print).collector(scope, record["mechanism"]).plan_of(6, None)
+    records = {RECORD: record, SUM: sum_request("keys", 6, 1)}
+    parts = [section.client(plan, "")]
+    one = read_request(records, plan, parts, NodeName(2**63 + 5, 7))
+    assert server == sum_plan(one, one.proposed().mechanism, None)
 
 
 def test_sizes_that_the_threshold_does_not_fit_are_refused():

@@ -194,7 +194,7 @@ class MaskedSums(Part):
             round=scope.number,
             dimension=scope.mechanism.ball.dimension,
             mechanism=description,
-            clip=scope.clip,
+            clip=float(scope.clip),  # as clients read it
             unit=self._plan.unit.value,
             adjacency=self._plan.adjacency.value,
             epsilon=target.epsilon,
