@@ -1,7 +1,7 @@
 """A part: one capability of a run, as its server, its clients and its report see it.
 
 Idea     a capability is a room: one file with a section of the plan and its parts. A round calls
-         the server's parts in order on the way out (`prepare`, `begin`, `aside`, `ask`) and in
+         the server's parts in order on the way out (`begin`, `aside`, `ask`) and in
          reverse on the way in (`weight`, `take`, `lift`, `advance`, `close`). A client's turn makes
          its parts anew for every message, and calls them in order on the way in (`read`, `accept`,
          before anything is noted) and in reverse on the way out (`answer`, after the app). Every
@@ -36,6 +36,7 @@ __all__ = [
     "Part",
     "Scope",
     "Step",
+    "close_parts",
     "lifted",
     "released_dimension",
 ]
@@ -196,10 +197,6 @@ class Part:
         """Return the numbers of a release, of a model with ``dimension``; on both sides."""
         return dimension
 
-    def prepare(self, mechanism: Mechanism, number: int) -> Mechanism:
-        """Return the mechanism of round ``number``; the server calls it before anybody is asked."""
-        return mechanism
-
     def clip(self, clip: float) -> float:
         """Return the clip of the next round of updates; on the server."""
         return clip
@@ -213,9 +210,6 @@ class Part:
 
     def ask(self, scope: Scope, requests: list[Asked]) -> None:
         """Complete the records of requests that are sent together; on the server."""
-
-    def sent(self, scope: Scope, asked: Asked) -> None:
-        """Note a message that is sent to a node, once its size is known; on the server."""
 
     def read(self, records: Mapping[str, Any]) -> Mapping[str, Any]:
         """Return the fields of the request that this part reads from a message; on the client."""
@@ -244,9 +238,6 @@ class Part:
     def lift(self, mean: FloatVector) -> FloatVector:
         """Return the mean of the model's numbers; wherever a step is taken, in reverse order."""
         return mean
-
-    def arrived(self, scope: Scope, reply: Reply) -> None:
-        """Note a message that came, before it is read; on the server, in reverse order."""
 
     def weight(self, scope: Scope, reply: Reply) -> float:
         """Return the weight of a release in the mean; the weights of all parts are multiplied."""
@@ -280,3 +271,18 @@ def lifted(parts: tuple[Part, ...], mean: FloatVector) -> FloatVector:
     for part in reversed(parts):
         mean = part.lift(mean)
     return mean
+
+
+def close_parts(
+    parts: tuple[Part, ...], closed: Closed
+) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
+    """Tell parts of a round that is over; return columns of its report, and records by section."""
+    columns: dict[str, Any] = {}
+    records: dict[str, dict[str, Any]] = {}
+    for part in reversed(parts):
+        record = part.close(closed)
+        if part.in_columns:
+            columns.update(record)
+        elif record:
+            records[part.section] = dict(record)
+    return columns, records

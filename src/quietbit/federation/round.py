@@ -34,7 +34,7 @@ from quietbit.federation.messages import (
     Reply,
     pieces_of,
 )
-from quietbit.federation.part import Aside, Closed, Model, Part, Scope
+from quietbit.federation.part import Aside, Closed, Model, Part, Scope, Step
 from quietbit.federation.record import Counts, Note, Outcome, RoundReport
 from quietbit.mechanism.base import Mechanism
 from quietbit.node.refusal import Reason, Refusal
@@ -157,10 +157,7 @@ class Round:
 
     def sent(self, asked: Asked) -> None:
         """Note the size of a message, once it is known."""
-        current = self.of(asked.node)
-        current.downlink += asked.size
-        for part in self.parts:
-            part.sent(current.scope, asked)
+        self.of(asked.node).downlink += asked.size
 
     def take(self, reply: Reply) -> Outcome:
         """Take one reply, at any time; what cannot be used becomes a note."""
@@ -208,6 +205,14 @@ class Round:
         """Return the mean on the rows that all nodes keep; None where there is none."""
         return None if self._failed else self.collector.kept()
 
+    def advance(self, unit: float = 1.0) -> Step | None:
+        """Take the step as nodes do, by the mean over ``unit``; None where no part takes it."""
+        for part in reversed(self.parts):
+            if part.takes_step:
+                kept = self.kept()
+                return part.advance(self.scope, None if kept is None else kept / unit)
+        return None
+
     def lift(self, mean: FloatVector) -> FloatVector:
         """Return the mean of the model's numbers that a mean of releases stands for."""
         return self.scope.lift(mean)
@@ -215,8 +220,6 @@ class Round:
     def arrived(self, reply: Reply) -> None:
         """Note a message that came, before it is read."""
         self.uplink += reply.size
-        for part in reversed(self.parts):
-            part.arrived(self.scope, reply)
 
     def refuse(self, node: Node, reason: object) -> Outcome:
         """Note an answer that is not what was asked for."""

@@ -20,7 +20,7 @@ from quietbit.federation.collectors import Collector, Plain, Singles
 from quietbit.federation.messages import Asked, BatchFault, Node, Reply, pieces_of
 from quietbit.federation.node_costs import NodeCosts
 from quietbit.federation.outlook import outlook
-from quietbit.federation.part import Aside, Model, Part, Scope, Step, lifted
+from quietbit.federation.part import Aside, Model, Part, Scope, Step, close_parts, lifted
 from quietbit.federation.parts.evaluation import Evaluating, EvaluationReport
 from quietbit.federation.parts.secure_aggregation import MaskedSums
 from quietbit.federation.plan import Plan
@@ -110,10 +110,7 @@ class Run:
         known = self._mechanism.ball.dimension
         rule = f"{known}, as in earlier rounds"
         require(dimension == known, "number of parameters", dimension, rule)
-        mechanism = self._mechanism.for_round(run_name(self.number), number)
-        for part in self.parts:
-            mechanism = part.prepare(mechanism, number)
-        return mechanism
+        return self._mechanism.for_round(run_name(self.number), number)
 
     def open(self, number: int, model: Model, *, singly: bool = False) -> Round:
         """Return an empty round of updates to a model.
@@ -227,9 +224,9 @@ class Run:
 
     def step(self, current: Round) -> Step:
         """Take the step of a round; a model that would not be finite raises."""
-        for part in reversed(self.parts):
-            if part.takes_step:
-                return part.advance(current.scope, current.kept())
+        step = current.advance()
+        if step is not None:
+            return step
         mean = current.mean()
         if mean is None or current.model is None:
             return Step(None)
@@ -240,14 +237,7 @@ class Run:
         self._open = None
         current.end()
         closed = current.closed()
-        fields: dict[str, Any] = {}
-        records: dict[str, Any] = {}
-        for part in reversed(self.parts):
-            record = part.close(closed)
-            if part.in_columns:
-                fields.update(record)
-            elif record:
-                records[part.section] = dict(record)
+        fields, records = close_parts(self.parts, closed)
         report = closed.report
         for side in current.side_rounds:
             report = report.with_side_round(side.report())

@@ -28,7 +28,7 @@ from federation.contract.kit import (
     walk,
 )
 from quietbit import Plan
-from quietbit.federation import Asked, Closed, Part, Reply, Scope
+from quietbit.federation import Closed, Part, Release, Scope
 from quietbit.wire.uplink import Uplink
 
 ROOT = Path(__file__).parents[3]
@@ -202,14 +202,15 @@ class Bytes(Part):
         self.down = 0
         self.up = 0
 
-    def sent(self, scope: Scope, asked: Asked) -> None:
-        self.down += asked.size
+        self.taken = 0
 
-    def arrived(self, scope: Scope, reply: Reply) -> None:
-        self.up += reply.size
+    def take(self, scope: Scope, release: Release) -> None:
+        self.taken += 1
 
     def close(self, closed: Closed) -> dict[str, Any]:
-        return {"down": self.down, "up": self.up}
+        self.down += closed.report.downlink
+        self.up += closed.report.uplink
+        return {"down": self.down, "up": self.up, "taken": self.taken}
 
 
 @pytest.mark.parametrize("kind", [FlowerFederation, FlareFederation], ids=lambda kind: kind.name)
@@ -221,7 +222,11 @@ def test_a_part_of_ones_own(kind: type[Federation], tmp_path: Path) -> None:
     records = [entry["records"]["bytes"] for entry in report["rounds"]]
     assert len(records) == ROUNDS
     assert records[0]["up"] == report["rounds"][0]["uplink"]
-    assert records[-1] == {"down": report["downlink"], "up": report["uplink"]}
+    assert records[-1] == {
+        "down": report["downlink"],
+        "up": report["uplink"],
+        "taken": ROUNDS * NODES,
+    }
 
 
 if __name__ == "__main__":

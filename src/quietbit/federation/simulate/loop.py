@@ -30,7 +30,7 @@ from quietbit.errors import QuietbitError, require
 from quietbit.federation.costs import ClientCosts
 from quietbit.federation.layout import named_arrays
 from quietbit.federation.messages import ENCLOSED, MODEL, SPEED, Asked, Node
-from quietbit.federation.part import Model, Part, Scope, lifted
+from quietbit.federation.part import Model, Part, Scope, close_parts, lifted
 from quietbit.federation.parts.adaptive_clip import Scouting
 from quietbit.federation.parts.subspace import Basis
 from quietbit.federation.record import Counts
@@ -130,22 +130,23 @@ def simulate(
                     account.record(charged)
                 run.uplink_bytes += side.round_bytes
 
-                # Ask: parts prepare the mechanism and complete the requests.
+                # Ask: parts complete the requests.
                 model = Model.of(named_arrays({WEIGHTS: w}), plan.local_arrays, step)
                 unit = run.clips[-1] if run.clips else 1.0
                 current = play_round(number, clients, mechanism, side, w, all_parts, model, run)
 
                 # Step: as clients will replay it, or with momentum on the mean.
-                replayed = _replayed(current, unit)
-                if replayed is not None:
-                    w = replayed
+                step_of_nodes = current.advance(unit)
+                if step_of_nodes is not None and step_of_nodes.arrays is not None:
+                    w = np.array(step_of_nodes.arrays[WEIGHTS])
                 else:
                     mean = current.mean()
                     if mean is None:
                         raise QuietbitError(str(current.notes[0]) if current.notes else "no mean.")
                     v = training.momentum * v + current.lift(mean) / unit
                     w = (w - training.lr * v).astype(np.float32)
-                run.records.append(_records(current))
+                _, records = close_parts(current.parts, current.closed())
+                run.records.append(records)
                 _check_diverged(w, number)
                 run.rounds = number
                 run.parameters = w
@@ -182,11 +183,7 @@ def play_round(
     model: Model | None = None,
     run: Run | None = None,
 ) -> Round:
-    """Ask clients in a round, with the mechanism that parts prepare, and let them answer.
-
-    ``mechanism`` is the run's, whose cost is accounted: one at another cost is refused. Bytes are
-    counted in the ``run``.
-    """
+    """Ask clients in a round, and let them answer; bytes are counted in the ``run``."""
     current = _open_round(number, mechanism, side, parts, model)
     current.start([Asked(client) for client in clients.tolist()])
     _answer(current, side, parameters, run)
@@ -201,19 +198,12 @@ def _open_round(
     model: Model | None,
 ) -> Round:
     """Return an empty round."""
-    prepared = mechanism
     if mechanism is not None:
-        prepared = mechanism.for_round(RUN, number - 1)
-        for part in parts:
-            prepared = part.prepare(prepared, number)
-        if prepared is not mechanism:
-            rule = "one at the cost of the run's mechanism"
-            same_cost = prepared.priced_as == mechanism.priced_as
-            require(same_cost, "mechanism of a round", type(prepared).__name__, rule)
+        mechanism = mechanism.for_round(RUN, number - 1)
     clip = side.clip
     for part in parts:
         clip = part.clip(clip)
-    scope = Scope(0, number, prepared, model, clip, lift=partial(lifted, tuple(parts)))
+    scope = Scope(0, number, mechanism, model, clip, lift=partial(lifted, tuple(parts)))
     for part in parts:
         part.begin(scope)
     counts = defaultdict[Node, Counts](Counts)
@@ -248,28 +238,6 @@ def _answer(current: Round, side: ClientSide, parameters: Rows, run: Run | None)
             own = [node for node in nodes if current.of(node) is member]
             for reply in side.replies(member.scope, own, parameters):
                 current.take(reply)
-
-
-def _replayed(current: Round, unit: float) -> Rows | None:
-    """Return the model as clients will replay it; None where no part takes their step."""
-    for part in reversed(current.parts):
-        if part.takes_step:
-            kept = current.kept()
-            step = part.advance(current.scope, None if kept is None else kept / unit)
-            if step.arrays is not None:
-                return np.array(step.arrays[WEIGHTS])
-    return None
-
-
-def _records(current: Round) -> dict[str, Any]:
-    """Close a round in all parts; return the records of those that have one."""
-    closed = current.closed()
-    records: dict[str, Any] = {}
-    for part in reversed(current.parts):
-        record = part.close(closed)
-        if record and not part.in_columns:
-            records[part.section] = dict(record)
-    return records
 
 
 def _model_bytes(asked: Asked, model: Model | None) -> int:
