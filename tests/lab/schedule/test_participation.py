@@ -67,5 +67,5 @@ def test_zipf_frequencies_are_those_of_one_over_the_rank():
 
 def test_zipf_ends_where_too_few_may_still_release():
     schedule = Uneven(10, 4, seed=1, most=2)
-    with pytest.raises(quietbit.InvalidParameter, match="may still release in round 6"):
+    with pytest.raises(quietbit.InvalidParameter, match="may still release in round"):
         releases_per_client(schedule, 6)

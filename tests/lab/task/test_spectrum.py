@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import itertools
-
 import numpy as np
 import pytest
 
-from core.gradients.test_subspace import DIMENSION, RANK, gradients
-from quietbit_lab.task.spectrum import best_size, spectrum
+from core.gradients.test_subspace import RANK, gradients
+from quietbit_lab.task.spectrum import best_size
 from refusals import refuses
 
 
@@ -24,18 +22,6 @@ def test_the_best_size_follows_the_noise() -> None:
         )
         == 20
     )
-
-
-def test_a_spectrum_shows_what_each_number_of_directions_buys() -> None:
-    rows = spectrum(gradients(60), noise=2.0, clip=1.0)
-    assert [row.directions for row in rows] == [1, 2, 4, 8, 16, DIMENSION]
-    assert all(before.held < after.held + 1e-3 for before, after in itertools.pairwise(rows))
-    assert all(before.noise < after.noise for before, after in itertools.pairwise(rows))
-    assert (rows[-1].held, rows[-1].missed, rows[-1].error) == (1.0, 0.0, 2.0)
-    best = min(rows, key=lambda row: row.error).directions
-    squared = 2.0**2 / DIMENSION * 100
-    found = best_size(gradients(60), squared_error=squared, clients=100, clip=1.0)
-    assert found == best
 
 
 @pytest.mark.parametrize("gradients", [np.ones((1, 4)), np.ones(4), [[np.inf, 0.0]] * 2])

@@ -4,8 +4,7 @@ Idea     amplification is claimed for ``poisson`` alone.
 Kinds    ``sampled`` draws a fresh cohort each round. ``poisson`` lets a trusted server draw each
          client with probability m / N in every round, in secret: all are charged, with the cost of
          a secret draw (`quietbit.privacy.subsampling`). ``zipf`` is realistic: client r comes with
-         frequency proportional to 1/(r+1), until it has made all releases that the plan allows; one
-         that has come, or may not, is redrawn.
+         frequency proportional to 1/(r+1), until it has made all releases that the plan allows.
 Symbols  N = clients; m = cohort, for ``poisson`` the expected one.
 """
 
@@ -45,7 +44,6 @@ EACH_ONCE = "each-once"
 SAMPLED = "sampled"
 POISSON = "poisson"
 ZIPF = "zipf"
-PATIENCE = 64  # draws as large as the cohort, before listing all who may come
 
 
 @final
@@ -109,29 +107,16 @@ class Uneven(Schedule):
     def _drawn(self, rng: np.random.Generator, number: int) -> Clients:
         """Draw clients in turn, client r with weight 1/(r+1) among those that may come.
 
-        Ranks are drawn from a law of log(1 + 1/r), and accepted with probability log(2) / (r log(1
-        + 1/r)). Where that takes too long, the rest follow from a race of waiting times, which has
-        the same law.
+        They are the first of a race of waiting times, which has the same law.
         """
-        came = self._came[0]
-        most = np.inf if self.most is None else self.most
-        chosen: dict[int, None] = {}
-        for _ in range(PATIENCE):
-            uniform = rng.random((2, self.size))
-            drawn = np.minimum(np.exp(uniform[0] * np.log(self.clients + 1)), self.clients)
-            ranks = drawn.astype(np.int64)
-            kept = ranks[uniform[1] * ranks * np.log1p(1 / ranks) <= np.log(2)] - 1
-            for client in kept[came[kept] < most].tolist():
-                chosen[client] = None
-                if len(chosen) == self.size:
-                    return np.sort(np.fromiter(chosen, dtype=np.int64))
-        free = np.setdiff1d(np.flatnonzero(came < most), list(chosen))
-        missing = self.size - len(chosen)
+        free = np.arange(self.clients)
+        if self.most is not None:
+            free = np.flatnonzero(self._came[0] < self.most)
         rule = f"at most the clients that may still release in round {number + 1}"
-        require(free.size >= missing, "cohort", self.size, rule)
+        require(free.size >= self.size, "cohort", self.size, rule)
         waits = rng.exponential(size=free.size) * (free + 1)
-        clients = np.concatenate([list(chosen), free[np.argsort(waits)[:missing]]])
-        return np.sort(clients.astype(np.int64))
+        first = np.argpartition(waits, self.size - 1)[: self.size]
+        return np.sort(free[first].astype(np.int64))
 
 
 @final
