@@ -113,7 +113,6 @@ def calibrate(json: JsonOption = False, **given: Any) -> None:
 
 def _calibrate(target: dict[str, Any], given: dict[str, Any], as_json: bool) -> None:
     """Calibrate one client's release, under local trust."""
-    from quietbit.mechanism.abilities import Designed
     from quietbit.mechanism.registry import families, family, family_of
     from quietbit.wire.payload import Header
 
@@ -169,9 +168,9 @@ def _calibrate(target: dict[str, Any], given: dict[str, Any], as_json: bool) -> 
         Row("saturated", "target", calibration.saturated, f"{given['epsilon']:g}, {reach}"),
     ]
     rows += guarantee_rows(calibration.guarantee)
-    designed = Designed.nearest(calibrated)
+    designed = calibrated.designed
     if out is not None and designed is not None:
-        rows.append(Row("saved", "saved as", str(designed.designed.save(out))))
+        rows.append(Row("saved", "saved as", str(designed.save(out))))
     title = f"{mechanism} on an {ball.norm.value} ball of dimension {ball.dimension}"
     record(title, rows, as_json)
 
@@ -195,19 +194,18 @@ def _design(design: quietbit.Design) -> list[Row]:
 
 def _setting(mechanism: Any) -> list[Row]:
     """Return the rows of the mechanism's public parameters, without its ball."""
-    from quietbit.mechanism.abilities import Designed
     from quietbit.mechanism.registry import describe
 
     described = describe(mechanism)
     while "inner" in described:
         described |= described.pop("inner")
     rows = []
-    designed: Any = Designed.nearest(mechanism)
+    designed = mechanism.designed
     for name, value in described.items():
         if name == "design":
-            rows += _design(designed.designed)
+            rows += _design(designed)
         elif name == "profile":
-            rows += profile_rows(designed.designed)
+            rows += profile_rows(designed)
         elif name not in ("kind", "ball"):
             rows.append(Row(name, LABELS.get(name, name.replace("_", " ")), value))
     return rows
@@ -215,8 +213,6 @@ def _setting(mechanism: Any) -> list[Row]:
 
 def _calibrate_sum(target: dict[str, Any], given: dict[str, Any], as_json: bool) -> None:
     """Calibrate masked sums of codes."""
-    from quietbit.mechanism.abilities import Designed
-
     out = given["out"]
     ball = target["ball"]
     name = given["mechanism"]
@@ -236,17 +232,16 @@ def _calibrate_sum(target: dict[str, Any], given: dict[str, Any], as_json: bool)
         calibration = quietbit.calibrate("imvu", **target, honest=honest)
     rows = _sum_rows(calibration, given["epsilon"], clients, honest)
     if out is not None:
-        design = Designed.nearest(calibration.mechanism)
-        rows.append(Row("saved", "saved as", str(cast(Any, design).designed.save(out))))
+        design = calibration.mechanism.designed
+        rows.append(Row("saved", "saved as", str(cast(Any, design).save(out))))
     title = f"secure sums of {clients:,} clients, {ball.dimension:,} parameters"
     record(title, rows, as_json)
 
 
 def _sum_rows(calibration: Calibration, epsilon: float, clients: int, honest: int) -> list[Row]:
-    from quietbit.mechanism.base import core_of
 
     mechanism: Any = calibration.mechanism
-    codes: Any = core_of(mechanism)
+    codes: Any = mechanism.core
     guarantee = calibration.guarantee
     kept = codes.ball.dimension
     expected = quietbit.forecast(

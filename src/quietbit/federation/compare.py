@@ -18,7 +18,6 @@ from attrs import evolve
 
 from quietbit.arrays import Structure
 from quietbit.errors import InvalidParameter, QuietbitError, check_int, check_real, require
-from quietbit.mechanism.abilities import kept_coordinates
 from quietbit.mechanism.ball import Ball, Norm
 from quietbit.mechanism.base import Mechanism
 from quietbit.mechanism.calibrate import Calibration, alternatives, calibrate, smallest_of_the_best
@@ -301,7 +300,7 @@ def _row(request: Comparison, name: str, trust: Trust, calibration: Calibration)
         clients=request.clients,
         trust=trust,
     )
-    kept = kept_coordinates(mechanism)
+    kept = mechanism.kept
     return ComparisonRow(
         name=name,
         trust=trust,

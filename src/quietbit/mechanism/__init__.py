@@ -5,5 +5,8 @@
 
 from quietbit._lazy import attach
 
-RENAMED = {"SamplePriced": "Mechanism, whose sample_cost any mechanism may define"}
+RENAMED = {
+    "LengthBounded": "Mechanism, whose honest_length any mechanism may define",
+    "SamplePriced": "Mechanism, whose sample_cost any mechanism may define",
+}
 __getattr__, __dir__, __all__ = attach(__name__, __file__, renamed=RENAMED)

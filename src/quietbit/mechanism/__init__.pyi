@@ -3,7 +3,6 @@
 from quietbit.kernel.base import Kernel as Kernel
 from quietbit.mechanism.abilities import Ability as Ability
 from quietbit.mechanism.abilities import Batches as Batches
-from quietbit.mechanism.abilities import LengthBounded as LengthBounded
 from quietbit.mechanism.abilities import SharedRows as SharedRows
 from quietbit.mechanism.abilities import Summable as Summable
 from quietbit.mechanism.accumulate import code_accumulator as code_accumulator

@@ -14,15 +14,13 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Self, final
 
 from quietbit.errors import InvalidParameter
-from quietbit.mechanism.base import Batch, Body, Mechanism, Parts, Wrapper
+from quietbit.mechanism.base import Batch, Body, Mechanism, Parts
 from quietbit.target import Adjacency, Trust, Unit
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from quietbit._typing import FloatVector
-    from quietbit.design.profile import Profile
-    from quietbit.design.table import Design
     from quietbit.kernel.base import Kernel
     from quietbit.kernel.rng import RandomBits
     from quietbit.privacy.cost import Cost
@@ -30,16 +28,10 @@ if TYPE_CHECKING:
 __all__ = [
     "Ability",
     "Batches",
-    "Designed",
-    "Keeping",
-    "LengthBounded",
-    "RoughMoments",
     "SampleGradients",
     "SharedRows",
-    "Shortening",
     "Summable",
     "SummableRows",
-    "kept_coordinates",
     "summable",
 ]
 
@@ -57,15 +49,6 @@ class Ability(ABC):  # noqa: B024 - its subclasses have the methods
         if isinstance(candidate, cls) and mechanism.offers(cls):
             return candidate
         return None
-
-    @classmethod
-    def nearest(cls, mechanism: Mechanism) -> Self | None:
-        """Return the outermost mechanism with this ability, wrappers included; None without one."""
-        able = cls.find(mechanism)
-        while able is None and isinstance(mechanism, Wrapper):
-            mechanism = mechanism.inner
-            able = cls.find(mechanism)
-        return able
 
     @classmethod
     def of(cls, mechanism: Mechanism) -> Self:
@@ -146,17 +129,6 @@ class SampleGradients(Ability):
         """Fill ``out`` from the gradients of a client's samples, each in parts as an update is."""
 
 
-class Keeping(Ability):
-    """A mechanism that keeps some of an update's rotated coordinates."""
-
-    __slots__ = ()
-
-    @property
-    @abstractmethod
-    def kept(self) -> int:
-        """The number of coordinates that a release depends on."""
-
-
 class Batches(SampleGradients):
     """A mechanism that releases secret batches of a client's samples."""
 
@@ -186,60 +158,6 @@ class Batches(SampleGradients):
     @abstractmethod
     def begin(self, clip: float, rng: RandomBits, kernel: Kernel) -> Batch:
         """Return an empty batch of sample gradients, each clipped to ``clip``."""
-
-
-class Designed(Ability):
-    """A mechanism that samples with a design or a profile, which can be saved."""
-
-    __slots__ = ()
-
-    @property
-    @abstractmethod
-    def designed(self) -> Design | Profile:
-        """The design or the profile."""
-
-
-class RoughMoments(Ability):
-    """A mechanism whose `expectation` and `variance` are approximate."""
-
-    __slots__ = ()
-
-    @property
-    @abstractmethod
-    def moment_error(self) -> float:
-        """A bound on their relative error, for any update in the ball."""
-
-
-class Shortening(Ability):
-    """A mechanism whose decoded updates may come out too short."""
-
-    __slots__ = ()
-
-    @abstractmethod
-    def response(self, block: int | None) -> float:
-        """Return a lower bound on the decoded share of an update.
-
-        ``block`` is the length of the blocks in which the update was rotated; None for no rotation.
-        """
-
-
-class LengthBounded(Ability):
-    """A mechanism whose honest payloads have a largest length; servers refuse longer ones."""
-
-    __slots__ = ()
-
-    @property
-    @abstractmethod
-    def honest_length(self) -> float:
-        """A length in clips that an honest payload exceeds with probability at most 2^-40."""
-
-
-def kept_coordinates(mechanism: Mechanism) -> int:
-    """Return the number of coordinates of an update, rotated or not, that a release depends on."""
-    keeping = Keeping.nearest(mechanism)
-    if keeping is None:
-        return mechanism.ball.dimension
-    return keeping.kept
 
 
 def summable(mechanism: Mechanism) -> Mechanism:

@@ -20,7 +20,6 @@ from attrs import field, frozen
 from quietbit.kernel.base import Kernel
 from quietbit.kernel.rng import RandomBits
 from quietbit.kernel.rounded import NoiseLaw
-from quietbit.mechanism.abilities import LengthBounded
 from quietbit.mechanism.accumulate import of_floats
 from quietbit.mechanism.ball import Ball, Norm, check_ball, check_norm, clipped_pieces
 from quietbit.mechanism.base import Accumulator, Body, Error, Layout, Mechanism, Parts, passed_on
@@ -40,7 +39,7 @@ __all__ = ["FAMILIES", "Gaussian", "Noise", "noise_family"]
 CHUNK = 1 << 18  # coordinates per pass
 
 
-class Noise(Mechanism, LengthBounded):
+class Noise(Mechanism):
     """An update plus noise of one law, sent as 32-bit floats; subclasses differ in the law alone.
 
     Class attributes: ``NORM`` of the ball, ``LAW`` of the noise, ``VARIANCE`` of the noise of unit

@@ -10,10 +10,11 @@ Symbols  d = dimension of the ball; b = bits per code; a body is the part of a p
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from operator import attrgetter
-from typing import Any, ClassVar, TypeAlias, final
+from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias, final
 
 import numpy as np
 from attrs import evolve, frozen
@@ -26,6 +27,10 @@ from quietbit.kernel.rng import RandomBits
 from quietbit.mechanism.ball import Ball
 from quietbit.privacy.cost import Cost
 from quietbit.target import Adjacency, Trust, Unit
+
+if TYPE_CHECKING:
+    from quietbit.design.profile import Profile
+    from quietbit.design.table import Design
 
 __all__ = [
     "LEFT_OUT",
@@ -41,13 +46,13 @@ __all__ = [
     "Parts",
     "Reader",
     "RowsAccumulator",
+    "Samples",
     "Wrapper",
     "answers_accumulator",
     "array_reader",
     "check_mechanism",
     "check_padding",
     "check_sums",
-    "core_of",
     "only",
     "passed_on",
     "rows_accumulator",
@@ -224,6 +229,28 @@ class Batch(ABC):
         """Write the release."""
 
 
+@frozen(eq=False)
+class Samples:
+    """One release of a mean of gradients, each clipped alone on the way."""
+
+    mechanism: Mechanism
+    rng: RandomBits
+    kernel: Kernel
+
+    @property
+    def ball(self) -> Ball:
+        """The ball in which gradients are summed."""
+        return self.mechanism.ball
+
+    def clipped(self, gradient: FloatVector, clip: float) -> FloatVector:
+        """Return what is summed for a gradient; refuse one that is not finite."""
+        return np.asarray(self.ball.clip(gradient, clip), dtype=np.float64)
+
+    def write(self, mean: FloatVector, clip: float, out: Body) -> None:
+        """Randomise the mean and fill ``out``."""
+        self.mechanism.write([mean], clip, self.rng, self.kernel, out)
+
+
 class Mechanism(ABC):
     """A randomised map from a ball to payload bodies, with its cost, its error and its decoder.
 
@@ -240,6 +267,7 @@ class Mechanism(ABC):
     unmasked: ClassVar[bool] = False  # whether runs of secure sums send these releases unmasked
     # Whether decoded values, as signs, are no updates until they are divided by the gain.
     unitless: ClassVar[bool] = False
+    scouting: ClassVar[bool] = False  # whether clients take turns at updates and scouts' answers
 
     @property
     @abstractmethod
@@ -298,6 +326,45 @@ class Mechanism(ABC):
         _, variance = self.decoded(self.ball.check_coordinate(value))
         return variance
 
+    @property
+    def kept(self) -> int:
+        """The number of coordinates of an update, rotated or not, that a release depends on."""
+        return self.ball.dimension
+
+    @property
+    def honest_length(self) -> float:
+        """A length in clips that honest payloads exceed with probability at most 2^-40.
+
+        Servers refuse longer ones; infinity where no length is refused.
+        """
+        return math.inf
+
+    @property
+    def moment_error(self) -> float:
+        """A bound on the relative error of `expectation` and `variance`, for any update."""
+        return 0.0
+
+    def response(self, block: int | None) -> float:
+        """Return a lower bound on the decoded share of an update.
+
+        ``block`` is the length of the blocks in which the update was rotated; None for no rotation.
+        """
+        return 1.0
+
+    @property
+    def designed(self) -> Design | Profile | None:
+        """The design or the profile that it samples with, which can be saved; None without one."""
+        return None
+
+    @property
+    def core(self) -> Mechanism:
+        """The mechanism inside all wrappers: itself unless it is one."""
+        return self
+
+    def samples(self, rng: RandomBits, kernel: Kernel) -> Samples:
+        """Return a release of a mean of gradients."""
+        return Samples(self, rng, kernel)
+
     def for_round(self, run: bytes, number: int) -> Mechanism:
         """Return the mechanism of one round of a run, for example with that round's shared rows."""
         return self
@@ -338,6 +405,12 @@ class Wrapper(Mechanism):
     error = passed_on("inner.error")
     decoded = passed_on("inner.decoded")
     unitless = passed_on("inner.unitless")
+    kept = passed_on("inner.kept")
+    honest_length = passed_on("inner.honest_length")
+    moment_error = passed_on("inner.moment_error")
+    response = passed_on("inner.response")
+    designed = passed_on("inner.designed")
+    core = passed_on("inner.core")
 
     def offers(self, ability: Any) -> bool:
         """Return whether the inner mechanism has the ability."""
@@ -357,13 +430,6 @@ class Wrapper(Mechanism):
         if inner is self.inner:
             return self
         return evolve(self, inner=inner)  # type: ignore[misc]
-
-
-def core_of(mechanism: Mechanism) -> Mechanism:
-    """Return the mechanism inside all wrappers."""
-    while isinstance(mechanism, Wrapper):
-        mechanism = mechanism.inner
-    return mechanism
 
 
 def only(kind: type, rule: str) -> Callable[[Any, Any, Any], None]:

@@ -37,10 +37,8 @@ from quietbit.kernel.rng import RandomBits
 from quietbit.mechanism.abilities import (
     Ability,
     Batches,
-    LengthBounded,
     SampleGradients,
     SharedRows,
-    kept_coordinates,
 )
 from quietbit.mechanism.ball import Norm, check_norm
 from quietbit.mechanism.base import (
@@ -58,8 +56,8 @@ from quietbit.mechanism.base import (
     check_padding,
     passed_on,
 )
-from quietbit.mechanism.length import honest_length, refuse_longer
-from quietbit.mechanism.projected import MOST_SAMPLES, Projected, ProjectedSamples
+from quietbit.mechanism.length import refuse_longer
+from quietbit.mechanism.projected import MOST_SAMPLES
 from quietbit.mechanism.rotation import Rotation, rotation_for
 from quietbit.mechanism.rounding import independent_rounding
 from quietbit.privacy.cost import Cost
@@ -101,8 +99,7 @@ class _OfBatches(Wrapper, Batches):
 
     def offers(self, ability: type[Ability]) -> bool:
         """Return whether it releases batches, always; else whether the inner mechanism has it."""
-        of_batches = (Batches, SampleGradients, LengthBounded)
-        return ability in of_batches or ability.find(self.inner) is not None
+        return issubclass(Batches, ability) or ability.find(self.inner) is not None
 
     def write(self, update: Parts, clip: float, rng: RandomBits, kernel: Kernel, out: Body) -> None:
         """Refuse: an update is already a mean, or a difference of models."""
@@ -146,8 +143,8 @@ class PoissonBatch(_OfBatches, SharedRows):
         Projecting a mean, or clipping it to an L1 ball, can move two sums apart.
         """
         inner = self.inner
-        keeps_all = kept_coordinates(inner) == inner.ball.dimension
-        fits = keeps_all or isinstance(inner, ProjectedSamples)
+        keeps_all = inner.kept == inner.ball.dimension
+        fits = keeps_all or SampleGradients.find(inner) is not None
         rule = "a mechanism of all coordinates or a ProjectedSamples"
         require(fits and Batches.find(inner) is None, "inner", type(inner).__name__, rule)
         check_norm(self.ball, Norm.L2, "for batches of samples")
@@ -188,16 +185,9 @@ class BatchSum(Batch):
         """Start with an empty batch, whose sum is zero."""
         self._mechanism = mechanism
         self._clip = clip
-        self._rng = rng
-        self._kernel = kernel
-        self._ball = mechanism.ball
-        self._projected: Projected | None = None
-        if isinstance(mechanism.inner, ProjectedSamples):
-            self._projected = mechanism.inner.inner
-            self._nonce = self._projected.drawn(rng)
-            self._ball = self._projected.inner.ball
-        self._total = np.zeros(self._ball.dimension)
-        self._rounding = np.zeros(self._ball.dimension)
+        self._samples = mechanism.inner.samples(rng, kernel)
+        self._total = np.zeros(self._samples.ball.dimension)
+        self._rounding = np.zeros_like(self._total)
         self.count = 0
 
     def add(self, rows: NDArray[np.floating]) -> None:
@@ -218,21 +208,14 @@ class BatchSum(Batch):
 
     def _clipped(self, row: FloatVector) -> FloatVector:
         try:
-            clipped = self._mechanism.ball.clip(row, self._clip)
-            if self._projected is not None:
-                kept = self._projected.project([clipped], 1.0, self._nonce, self._kernel)
-                clipped = self._ball.clip(kept, self._clip)
-            return np.asarray(clipped, dtype=np.float64)
+            return self._samples.clipped(row, self._clip)
         except InvalidParameter:  # a NaN, an infinity, a norm beyond the largest double
             return np.zeros_like(self._total)
 
     def write(self, out: Body) -> None:
         """Release the sum divided by the expected number."""
         mean = (self._total + self._rounding) / self._mechanism.expected
-        if self._projected is None:
-            self._mechanism.inner.write([mean], self._clip, self._rng, self._kernel, out)
-        else:
-            self._projected.close(self._nonce, mean, self._clip, self._rng, self._kernel, out)
+        self._samples.write(mean, self._clip, out)
 
 
 def draw_batch(rng: RandomBits, rate: float, count: int) -> NDArray[np.int64]:
@@ -246,7 +229,7 @@ def draw_batch(rng: RandomBits, rate: float, count: int) -> NDArray[np.int64]:
 
 @final
 @frozen
-class LocalSteps(_OfBatches, LengthBounded):
+class LocalSteps(_OfBatches):
     """``steps`` releases of a `PoissonBatch`, each followed by a step of the site's model.
 
     >>> from quietbit import Ball, Gaussian
@@ -318,7 +301,7 @@ class LocalSteps(_OfBatches, LengthBounded):
     def _longest(self) -> float:
         """A bound on the length of an honest difference, except with probability 2^-40 per step."""
         noise = math.sqrt(self.ball.dimension * self.inner.error().squared)
-        step = min(1 + 10 * noise, honest_length(self.inner))
+        step = min(1 + 10 * noise, self.inner.honest_length)
         return float(self.steps * self.step_size * step + SMALLEST)
 
     @property

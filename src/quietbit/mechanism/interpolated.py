@@ -34,9 +34,6 @@ from quietbit.kernel.base import Kernel
 from quietbit.kernel.rng import RandomBits
 from quietbit.kernel.sampler import DIGITS, SAMPLING_ERROR, Sampler
 from quietbit.mechanism.abilities import (
-    Designed,
-    RoughMoments,
-    Shortening,
     Summable,
 )
 from quietbit.mechanism.accumulate import code_accumulator
@@ -101,7 +98,7 @@ def _clamp(value: bool) -> bool:
 
 @final
 @frozen
-class InterpolatedMVU(Mechanism, Summable, Designed, RoughMoments, Shortening):
+class InterpolatedMVU(Mechanism, Summable):
     """I-MVU of a design on updates in an L1 or L2 ball.
 
     ``beta``, above 0 and up to 65,536, spreads small coordinates over the design's range; ``clamp``

@@ -14,13 +14,10 @@ from __future__ import annotations
 import math
 
 from quietbit.errors import Outlier
-from quietbit.mechanism.abilities import LengthBounded
-from quietbit.mechanism.base import Mechanism
 
 __all__ = [
     "DOUBT",
     "ROUNDING",
-    "honest_length",
     "normal_length_upper",
     "refuse_longer",
 ]
@@ -47,11 +44,3 @@ def refuse_longer(length: float, honest: float) -> None:
     if not length <= honest:
         rule = f"at most {honest:g}, as for honest clients"
         raise Outlier(f"length of the payload must be {rule}, got {length:g}.")
-
-
-def honest_length(mechanism: Mechanism) -> float:
-    """Return a length that honest payloads exceed with probability at most 2^-40, or infinity."""
-    bounded = LengthBounded.nearest(mechanism)
-    if bounded is None:
-        return math.inf
-    return bounded.honest_length

@@ -31,11 +31,8 @@ from quietbit.kernel.rng import RandomBits
 from quietbit.kernel.transform import padded_size
 from quietbit.mechanism.abilities import (
     Ability,
-    Keeping,
-    LengthBounded,
     SampleGradients,
     SharedRows,
-    Shortening,
     Summable,
     SummableRows,
 )
@@ -49,13 +46,13 @@ from quietbit.mechanism.base import (
     Parts,
     Reader,
     RowsAccumulator,
+    Samples,
     Wrapper,
     array_reader,
     check_mechanism,
     only,
     passed_on,
 )
-from quietbit.mechanism.length import honest_length
 from quietbit.mechanism.rotation import (
     NONCE,
     Rowed,
@@ -76,7 +73,7 @@ MOST_SAMPLES = 2**24
 
 @final
 @frozen
-class Projected(Rowed, Wrapper, SummableRows, Shortening, LengthBounded):
+class Projected(Rowed, Wrapper, SummableRows):
     """Any mechanism of dimension k, on k rotated coordinates of updates of dimension d."""
 
     inner: Mechanism = field(converter=check_mechanism)
@@ -105,8 +102,6 @@ class Projected(Rowed, Wrapper, SummableRows, Shortening, LengthBounded):
 
     def offers(self, ability: type[Ability]) -> bool:
         """Return whether it has the ability; sums need shared rows, and an inner one of sums."""
-        if ability in (Keeping, Shortening, LengthBounded):
-            return True
         if issubclass(ability, Summable):
             return self.rows is not None and Summable.find(self.inner) is not None
         if ability is SharedRows:
@@ -170,10 +165,7 @@ class Projected(Rowed, Wrapper, SummableRows, Shortening, LengthBounded):
 
     def response(self, block: int | None) -> float:
         """Return the share that the second clip and the inner mechanism leave."""
-        inner = Shortening.nearest(self.inner)
-        if inner is None:
-            return self.clip_response
-        return self.clip_response * inner.response(self.keep)
+        return self.clip_response * self.inner.response(self.keep)
 
     def decoded(self, value: float) -> tuple[float, float]:
         """Return the mean, unbiased but for the second clip, and the variance of one coordinate."""
@@ -183,7 +175,7 @@ class Projected(Rowed, Wrapper, SummableRows, Shortening, LengthBounded):
     @property
     def honest_length(self) -> float:
         """The inner mechanism's bound, spread over all coordinates."""
-        return honest_length(self.inner) * math.sqrt(self.padded / self.keep)
+        return self.inner.honest_length * math.sqrt(self.padded / self.keep)
 
 
 @final
@@ -200,6 +192,10 @@ class ProjectedSamples(Wrapper, SampleGradients, SharedRows):
 
     shared_rows = passed_on("inner.shared_rows")
     unproject = passed_on("inner.unproject")
+
+    def samples(self, rng: RandomBits, kernel: Kernel) -> Samples:
+        """Return a release of a mean of gradients, each projected and clipped again."""
+        return _ProjectedOnes(self, rng, kernel, self.inner, self.inner.drawn(rng))
 
     def offers(self, ability: type[Ability]) -> bool:
         """Return whether it takes gradients, always; else whether the inner mechanism has it."""
@@ -229,6 +225,27 @@ class ProjectedSamples(Wrapper, SampleGradients, SharedRows):
     def sample_cost(self, adjacency: Adjacency, samples: int) -> Cost:
         """Return the inner cost to one sample; ``samples`` must be the number of gradients."""
         return self.inner.inner.sample_cost(adjacency, samples)
+
+
+@final
+@frozen(eq=False)
+class _ProjectedOnes(Samples):
+    """A release whose gradients keep the same rows: they are summed there."""
+
+    projected: Projected
+    nonce: bytes
+
+    @property
+    def ball(self) -> Ball:
+        return self.projected.inner.ball
+
+    def clipped(self, gradient: FloatVector, clip: float) -> FloatVector:
+        once = self.mechanism.ball.clip(gradient, clip)
+        kept = self.projected.project([once], 1.0, self.nonce, self.kernel)
+        return np.asarray(self.ball.clip(kept, clip), dtype=np.float64)
+
+    def write(self, mean: FloatVector, clip: float, out: Body) -> None:
+        self.projected.close(self.nonce, mean, clip, self.rng, self.kernel, out)
 
 
 @final

@@ -36,7 +36,7 @@ from quietbit.design.profile import Profile
 from quietbit.design.table import Design
 from quietbit.errors import InvalidParameter, QuietbitError, check_known, require
 from quietbit.mechanism.ball import Ball
-from quietbit.mechanism.base import FLOAT_BITS, Mechanism, check_mechanism, core_of
+from quietbit.mechanism.base import FLOAT_BITS, Mechanism, check_mechanism
 from quietbit.mechanism.family import Family
 
 __all__ = [
@@ -149,7 +149,7 @@ def _imported(entry: EntryPoint, name: str) -> Any:
 
 def family_of(mechanism: Mechanism) -> str:
     """Return the name of the family of a mechanism, without its wrappers; empty if unknown."""
-    core = type(core_of(mechanism))
+    core = type(mechanism.core)
     for name, (file, class_name) in (LIBRARY | ANSWERS).items():
         if (core.__module__, core.__name__) == (HERE + file, class_name):
             return name
@@ -185,7 +185,7 @@ def identity_of(mechanism: Mechanism, clip: float = 1.0) -> bytes:
 def canonical_text(mechanism: Mechanism, clip: float = 1.0) -> str:
     """Return the canonical text of a mechanism: sorted keys, shortest exact decimals, no spaces."""
     plain = _plain(mechanism, "mechanism", clip, in_full=False)
-    sends_lengths = core_of(mechanism).layout.bits == FLOAT_BITS or plain["kind"] == STEPS
+    sends_lengths = mechanism.core.layout.bits == FLOAT_BITS or plain["kind"] == STEPS
     if sends_lengths and clip != 1.0:
         # Before the clip was beside the mechanism, these were not in clips.
         return _text(plain | {"lengths": "clips"})

@@ -36,7 +36,7 @@ from quietbit.kernel.base import Kernel
 from quietbit.kernel.norm import clip_factor
 from quietbit.kernel.rng import WordBlock
 from quietbit.kernel.transform import padded_size
-from quietbit.mechanism.abilities import Ability, Keeping, SharedRows
+from quietbit.mechanism.abilities import Ability, SharedRows
 from quietbit.mechanism.ball import Ball, Norm, check_ball, check_norm, usual_kernel
 from quietbit.mechanism.base import Mechanism, Parts
 
@@ -155,7 +155,7 @@ def response_lower(missing: Callable[[FloatVector], FloatVector], block: int | N
     return 1.0 - min(bounds)
 
 
-class Rowed(Mechanism, SharedRows, Keeping):
+class Rowed(Mechanism, SharedRows):
     """A mechanism that keeps k rotated coordinates: shared ``rows``, or each release its own."""
 
     __slots__ = ()

@@ -85,13 +85,13 @@ class Scouted(Wrapper, SummableRows):
     @inner.validator
     def _check_inner(self, attribute: object, value: Mechanism) -> None:
         """Refuse scouts inside scouts."""
-        plain = not isinstance(value, Scouted | Scout)
-        require(plain, "inner", type(value).__name__, "a mechanism without scouts")
+        require(not value.scouting, "inner", type(value).__name__, "a mechanism without scouts")
 
     @answer.default
     def _answer(self) -> RandomisedResponse:
         return RandomisedResponse(2, self.truth)
 
+    scouting = True
     shared_rows = passed_on("inner.shared_rows")
     unproject = passed_on("inner.unproject")
     mean_from_sum = passed_on("inner.mean_from_sum")
@@ -133,6 +133,7 @@ class Scout(Mechanism, SharedRows):
     priced_as = passed_on("scouted.priced_as")
     cost = passed_on("scouted.cost")
     unmasked = True
+    scouting = True
 
     @property
     def layout(self) -> Layout:

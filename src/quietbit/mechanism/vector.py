@@ -50,8 +50,6 @@ from quietbit.kernel.normals import inner_error_upper, law_error_upper, unit
 from quietbit.kernel.rng import RandomBits, WordBlock
 from quietbit.kernel.transform import padded_size
 from quietbit.mechanism.abilities import (
-    Designed,
-    RoughMoments,
     SharedRows,
 )
 from quietbit.mechanism.ball import Ball, Norm, check_norm
@@ -115,7 +113,7 @@ AIMS = 8  # profiles that calibration tries
 
 @final
 @frozen
-class VectorMVU(Rowed, Designed, RoughMoments):
+class VectorMVU(Rowed):
     """The vector mechanism of a profile, on updates in an L2 ball.
 
     A client keeps k = ``keep`` coordinates, a power of two. ``rotation_seed`` is public. Every

@@ -18,7 +18,6 @@ from typing import final
 
 from attrs import evolve, frozen
 
-from quietbit.mechanism.base import core_of
 from quietbit.node.costs import SavedCosts
 from quietbit.node.kinds import RESPONSE
 from quietbit.node.ledger import LedgerError, LedgerState
@@ -219,7 +218,7 @@ def _release_cost(
     if known is not None:
         return known
     cost = proposed.cost(cap.adjacency, honest, cap.unit)
-    if saved is not None and type(core_of(proposed.mechanism)).__module__.startswith(PACKAGE):
+    if saved is not None and type(proposed.mechanism.core).__module__.startswith(PACKAGE):
         terms = f"{name} {cap.adjacency.value} {cap.unit.value} {honest}"
 
         def cached(place: int, bound: Divergence) -> Divergence:

@@ -14,7 +14,7 @@ from typing import final
 from attrs import frozen
 
 from quietbit.errors import InvalidParameter, require
-from quietbit.mechanism.base import Mechanism, core_of
+from quietbit.mechanism.base import Mechanism
 from quietbit.mechanism.registry import identity_of
 from quietbit.node.kinds import RESPONSE, SCOUT
 from quietbit.node.policy import Rules
@@ -81,7 +81,7 @@ def _check_answer(proposed: ProposedMechanism, request: Request) -> None:
     """
     mechanism = proposed.mechanism
     name = type(mechanism).__name__
-    if proposed.family in (RESPONSE, SCOUT) and core_of(mechanism) is not mechanism:
+    if proposed.family in (RESPONSE, SCOUT) and mechanism.core is not mechanism:
         rule = "a plain one, without a wrapper"
         raise InvalidParameter.of("mechanism of an answer", rule, name)
 

@@ -22,14 +22,14 @@ from quietbit.federation.record import Counts
 from quietbit.federation.round import Round
 from quietbit.kernel.rng import seeded_rng
 from quietbit.mechanism.batch import LocalSteps, PoissonBatch
-from quietbit.mechanism.length import honest_length, normal_length_upper
+from quietbit.mechanism.length import normal_length_upper
 from quietbit.node.frame import Framed
 from quietbit.wire.payload import build
 from quietbit_lab.baseline.noise import exponential_length_upper
 from quietbit_lab.baseline.skellam import Skellam
 
 RISK = 2.0**-40
-TESTED = sorted(name for name, found in MECHANISMS.items() if math.isfinite(honest_length(found)))
+TESTED = sorted(name for name, found in MECHANISMS.items() if math.isfinite(found.honest_length))
 
 
 def payload(mechanism: Any, body: bytes) -> bytes:
@@ -79,7 +79,7 @@ def test_skellam_noise_is_longer_with_the_stated_chance_at_most(multiplier: floa
             for more, step in squares.items():
                 total[have + more] += chance * step
         law = total
-    honest = (honest_length(mechanism) * mechanism.scale) ** 2
+    honest = (mechanism.honest_length * mechanism.scale) ** 2
     assert sum(chance for square, chance in law.items() if square > honest) <= RISK
     assert sum(chance for square, chance in law.items() if square > honest / 16) > RISK
 
@@ -92,7 +92,7 @@ def test_honest_clients_are_taken_in(name: str) -> None:
     found = uplink.collect([uplink.send(update, rng) for _ in range(50)], on_error="skip")
     assert (found.count, found.refused) == (50, 0)
     one = uplink.receive([uplink.send(update, rng)])
-    assert np.linalg.norm(one, mechanism.ball.norm.order) <= honest_length(mechanism)
+    assert np.linalg.norm(one, mechanism.ball.norm.order) <= mechanism.honest_length
 
 
 def test_where_lengths_differ_there_is_a_test() -> None:
@@ -129,8 +129,8 @@ def test_the_longest_codes_are_outliers() -> None:
 
 def test_steps_of_a_site_are_tested_as_a_whole() -> None:
     site = LocalSteps(PoissonBatch(Gaussian(Ball(Norm.L2, 64), 0.01), 10, 0.5), 5, 0.1, 8)
-    assert honest_length(site) < 1.2 * 5 * 0.1 * honest_length(site.inner)
-    scale = np.float32(0.5 * honest_length(site))
+    assert site.honest_length < 1.2 * 5 * 0.1 * site.inner.honest_length
+    scale = np.float32(0.5 * site.honest_length)
     with pytest.raises(Outlier):
         Uplink(site).receive(
             [payload(site, scale.tobytes() + bytes([255]) * (site.layout.size - 4))]
@@ -168,4 +168,4 @@ def test_a_round_counts_outliers_and_goes_on_without_them(alone: bool) -> None:
     assert "1 refused (1 outliers)" in found.lines()[-1][1]
     assert current.counts[2].releases == 1
     taken = means[0][0] if alone else current.mean()
-    assert np.linalg.norm(taken) <= honest_length(mechanism)
+    assert np.linalg.norm(taken) <= mechanism.honest_length

@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from attrs import evolve
 
 from quietbit import (
     Adjacency,
@@ -219,12 +218,6 @@ def test_numbers_that_cannot_be_kept_are_refused(keep: Any) -> None:
             adjacency="zero-out",
             coordinates=16,
         )
-
-
-def test_an_inner_ball_of_another_radius_is_refused() -> None:
-    inner = evolve(projected().inner, ball=Ball(Norm.L2, KEEP))
-    with refuses("ball of the inner mechanism"):
-        Projected(inner, BALL)
 
 
 @pytest.mark.parametrize(("keep", "most"), [(256, 1.07), (1024, 1.025), (64, 1.14)])

@@ -10,7 +10,6 @@ import pytest
 
 from core.mechanism.makers import MECHANISMS, WIDTH, CountingWords, update
 from quietbit import InvalidParameter, InvalidPayload, Uplink, seeded_rng
-from quietbit.mechanism.base import core_of
 from quietbit.mechanism.registry import build, canonical_text, describe, noted, noted_identity
 from quietbit.mechanism.scouts import Scouted
 from quietbit.wire.payload import Payload
@@ -82,7 +81,7 @@ def test_a_ball_with_a_radius_is_refused_and_noted_ones_are_read(name: str) -> N
     old = describe(mechanism, 0.7)
     with pytest.raises(InvalidParameter, match="the clip goes beside the mechanism"):
         build(old)
-    if type(core_of(mechanism)).__module__.startswith("quietbit."):
+    if type(mechanism.core).__module__.startswith("quietbit."):
         assert noted(old) == mechanism
     else:
         with refuses("ball of the mechanism"):

@@ -19,7 +19,6 @@ from core.statistical.kit import seed
 from quietbit import Ball, Gaussian, InterpolatedMVU, Norm
 from quietbit.errors import InvalidParameter
 from quietbit.kernel.rng import seeded_rng
-from quietbit.mechanism.abilities import RoughMoments
 from quietbit.mechanism.base import Wrapper
 from quietbit.target import Adjacency
 from quietbit.wire.uplink import Uplink
@@ -159,7 +158,7 @@ def test_refusals(changed: dict[str, Any]) -> None:
 
 
 @frozen
-class Claiming(Wrapper, RoughMoments):
+class Claiming(Wrapper):
     """A Gaussian that claims something else of its decoded values."""
 
     inner: Gaussian

@@ -15,7 +15,6 @@ from quietbit import Ball, Gaussian, Norm, Uplink, calibrate
 from quietbit.errors import Outlier
 from quietbit.kernel.select import default_kernel
 from quietbit.mechanism.batch import LocalSteps, PoissonBatch
-from quietbit.mechanism.length import honest_length
 from quietbit.target import Trust
 from quietbit.wire.payload import build
 from quietbit_lab.auditor.poison import moved, poisoned, seed_maximum
@@ -173,7 +172,7 @@ def test_a_share_of_clients_moves_a_mean_by_its_share_unless_masks_hide_it() -> 
 def test_several_steps_reach_as_far_as_a_server_takes_their_difference() -> None:
     site = LocalSteps(PoissonBatch(Gaussian(Ball(Norm.L2, SIZE), 0.01), 10, 0.5), 5, 0.1, 1)
     clips = poisoned(site) * 5 * 0.1
-    scale = np.float32(0.999 * honest_length(site) / np.sqrt(SIZE))
+    scale = np.float32(0.999 * site.honest_length / np.sqrt(SIZE))
     longest = decoded(site, scale.tobytes() + bytes([255]) * (site.layout.size - 4))
     assert 0.99 * clips <= np.linalg.norm(longest) <= clips
     finer = evolve(site, bits=4)

@@ -21,7 +21,6 @@ from quietbit.errors import check_int, check_real
 from quietbit.kernel.select import default_kernel
 from quietbit.mechanism.base import Body, Mechanism, Wrapper
 from quietbit.mechanism.batch import LocalSteps
-from quietbit.mechanism.length import honest_length
 from quietbit.mechanism.projected import Projected
 from quietbit.mechanism.vector import VectorMVU
 from quietbit.target import Trust
@@ -76,7 +75,7 @@ def poisoned(mechanism: Mechanism, work: float = WORK) -> float:
     if isinstance(mechanism, Wrapper):
         return poisoned(mechanism.inner, work)
     layout = mechanism.layout
-    return longest_payload(mechanism, honest_length(mechanism), layout.bits, layout.count)
+    return longest_payload(mechanism, mechanism.honest_length, layout.bits, layout.count)
 
 
 def worst_direction(kept: int, padded: int) -> float:

@@ -27,7 +27,6 @@ from scipy import fft
 
 from quietbit._typing import FloatMatrix, FloatVector
 from quietbit.errors import require
-from quietbit.mechanism.abilities import RoughMoments
 from quietbit.mechanism.ball import Ball
 from quietbit.mechanism.base import Mechanism
 
@@ -203,11 +202,7 @@ def release(path: Path, rng: Any, samples: int, progress: Progress) -> Releases:
     """Send every update as often as its probe asks for, the main ones ``samples`` times."""
     mechanism = path.mechanism
     ball = mechanism.ball
-    rough = RoughMoments.nearest(mechanism)
-    if rough is None:
-        error = 0.0
-    else:
-        error = float(rough.moment_error)
+    error = float(mechanism.moment_error)
     require(0 <= error < 1, "moment_error of the mechanism", error, "from 0 to below 1")
     decoded = cache(
         lambda value: (float(mechanism.expectation(value)), float(mechanism.variance(value)))

@@ -22,7 +22,6 @@ from quietbit._typing import FloatVector
 from quietbit.errors import check_int, check_real
 from quietbit.kernel.base import Kernel
 from quietbit.kernel.rng import RandomBits
-from quietbit.mechanism.abilities import RoughMoments
 from quietbit.mechanism.ball import Ball
 from quietbit.mechanism.base import Accumulator, Body, Error, Layout, Mechanism, Parts
 from quietbit.privacy.cost import Cost
@@ -99,7 +98,7 @@ class Baseline(Mechanism):
 
 
 @frozen
-class Directional(Baseline, RoughMoments):
+class Directional(Baseline):
     """A mechanism that releases a random vector along the update; ``moments``: E[t], E[t^2]."""
 
     @property

@@ -27,7 +27,6 @@ from quietbit.design.table import Design, DesignSpec
 from quietbit.kernel.base import Kernel
 from quietbit.kernel.rng import RandomBits
 from quietbit.kernel.sampler import SAMPLING_ERROR, Sampler
-from quietbit.mechanism.abilities import Designed
 from quietbit.mechanism.accumulate import code_accumulator
 from quietbit.mechanism.ball import Ball, Norm, check_ball, own_copy
 from quietbit.mechanism.base import Accumulator, Body, Error, Layout, Mechanism, Parts, passed_on
@@ -47,7 +46,7 @@ MOST_LEVELS = 65
 
 @final
 @frozen
-class DitheredMVU(Mechanism, Designed):
+class DitheredMVU(Mechanism):
     """MVU on updates in an L1 or L2 ball; its moments are those before rejection.
 
     Dithering makes a vector longer by about h sqrt(d)/2, so few levels in many dimensions cost

@@ -24,7 +24,6 @@ from quietbit._typing import FloatVector
 from quietbit.kernel.base import Kernel
 from quietbit.kernel.rng import RandomBits, WordBlock
 from quietbit.kernel.rounded import NoiseLaw
-from quietbit.mechanism.abilities import Shortening
 from quietbit.mechanism.accumulate import code_accumulator
 from quietbit.mechanism.additive import Gaussian, Noise, noise_family
 from quietbit.mechanism.ball import Ball, Norm, clipped_pieces
@@ -149,7 +148,7 @@ LAWS = {
 
 @final
 @frozen
-class Sign(Mechanism, Shortening):
+class Sign(Mechanism):
     """The sign of a Gaussian's or a Laplace's noisy update: code 1 if not negative, else 0.
 
     Codes decode to +1 and -1, which have no unit; dividing by ``slope_at_zero`` leads to clips.

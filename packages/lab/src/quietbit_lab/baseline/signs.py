@@ -25,7 +25,6 @@ from quietbit.errors import require
 from quietbit.kernel.base import Kernel
 from quietbit.kernel.expand import strata
 from quietbit.kernel.rng import RandomBits
-from quietbit.mechanism.abilities import RoughMoments
 from quietbit.mechanism.ball import usual_kernel
 from quietbit.mechanism.base import Accumulator, Body, Layout, Parts
 from quietbit.privacy.cost import Cost
@@ -47,7 +46,7 @@ def sign_gain(bits: int, epsilon: float) -> float:
 
 
 @frozen
-class SampledSigns(Baseline, RoughMoments):
+class SampledSigns(Baseline):
     """``bits`` signs of coefficients by one randomised response of ``design_epsilon``."""
 
     design_epsilon: float = field(converter=checked_loss)

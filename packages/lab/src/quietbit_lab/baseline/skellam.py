@@ -34,7 +34,7 @@ from quietbit._typing import FloatVector
 from quietbit.errors import check_int, check_real, require
 from quietbit.kernel.base import Kernel, code_type
 from quietbit.kernel.rng import RandomBits, WordBlock
-from quietbit.mechanism.abilities import Ability, LengthBounded, RoughMoments
+from quietbit.mechanism.abilities import Ability
 from quietbit.mechanism.accumulate import code_accumulator
 from quietbit.mechanism.ball import Ball, Norm, check_ball, own_copy
 from quietbit.mechanism.base import (
@@ -97,7 +97,7 @@ def _wrap(value: float) -> float:
 
 @final
 @frozen
-class Skellam(Mechanism, LengthBounded, RoughMoments):
+class Skellam(Mechanism):
     """Skellam noise on an update in an L2 ball, in ``code_count`` codes of 2 to 16 bits.
 
     ``noise_multiplier`` is the noise's standard deviation in clips; ``rotation_seed``

@@ -28,7 +28,6 @@ from attrs import evolve, field, frozen
 
 from quietbit.errors import InvalidParameter, require, require_module
 from quietbit.mechanism.ball import Norm
-from quietbit.mechanism.base import core_of
 from quietbit.mechanism.rotation import Rotation
 from quietbit.target import Trust
 from quietbit_lab.baseline.skellam import length_upper
@@ -140,7 +139,7 @@ def _normal(mechanism: Any, cohort: int, draws: str = NORMAL_FOR_THE_SUM) -> Way
 
 
 def _skellam(mechanism: Any, cohort: int, share: float) -> Way:
-    core: Any = core_of(mechanism)
+    core: Any = mechanism.core
     variance = cohort * core.noise_variance
     if variance < LEAST_VARIANCE:
         raise InvalidParameter.of(
