@@ -44,25 +44,6 @@ def test_words_are_the_operating_systems_unless_a_seed_is_given(capsys):
     assert record["seeds"]["rng"] is None
 
 
-def test_a_device_draws_cohorts_as_a_whole(capsys, tmp_path):
-    out = tmp_path / "run.json"
-    words = (
-        *("train", "--mechanism", "gaussian", "--adjacency", "zero-out", "--noise-multiplier", 1),
-        *("--lr", 0.3, "--rounds", 4, "--cohort", 50),
-    )
-    result = shell(capsys, *words, "--seed", 3, "--device", "cpu", "--out", out)
-    assert (result.code, result.err) == (0, "")
-    assert "law of the sum" in result.out
-    record = json.loads(out.read_text())
-    assert (record["draws"], record["device"]) == ("law of the sum", "cpu")
-    alone = shell(capsys, *words, "--seed", 3, "--json").json
-    assert alone["draws"] == "every client"
-    assert record["guarantee"] == alone["guarantee"]
-    assert [p["uplink_bytes"] for p in record["points"]] == [
-        p["uplink_bytes"] for p in alone["points"]
-    ]
-
-
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU here")
 def test_a_missing_gpu_is_one_sentence(capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)

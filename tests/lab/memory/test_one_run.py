@@ -64,7 +64,7 @@ def test_gaussian_noise_stays_below_its_claim_and_reaches_a_fair_share(epsilon: 
     bound = lower_bound(present + sigma * rng.normal(size=CANARIES), present, delta=DELTA)
     assert bound.epsilon_lower < epsilon
     assert bound.epsilon_lower > 0.15 * epsilon
-    assert not bound.refutes(claimed.guarantee.epsilon_upper)
+    assert bound.epsilon_lower <= claimed.guarantee.epsilon_upper
 
 
 @pytest.mark.parametrize("leak", [0.02, 1.0])
@@ -77,7 +77,7 @@ def test_a_leak_is_found(leak: float) -> None:
     bare = rng.random(CANARIES) < leak
     scores = np.where(bare, np.where(present, 50.0, -50.0), present + noise)
     bound = lower_bound(scores, present, delta=DELTA, numbers=(32, 256, CANARIES))
-    assert bound.refutes(1.0)
+    assert bound.epsilon_lower > 1.0
 
 
 def test_nothing_is_claimed_of_scores_that_know_nothing() -> None:

@@ -234,19 +234,6 @@ def test_records_name_the_device_and_what_was_drawn(data):
     json.dumps(found, allow_nan=False)
 
 
-def test_a_batch_can_be_ended_where_it_is(data):
-    settings = given("imvu", design_epsilon=1.0)
-    batch = Batch(data, [settings, given("none", lr=1e30)])
-    batch.advance(3)
-    batch.end_all("interrupted", "Interrupted in round 4.")
-    run, gone = batch.runs()
-    assert batch.done
-    assert (run.status, run.rounds, [p.round for p in run.points]) == ("interrupted", 3, [2])
-    assert gone.status == "diverged"
-    short = given("imvu", design_epsilon=1.0, rounds=3, evaluate_at=())
-    assert run.guarantee == simulate(data.problem, *parts(short)).guarantee
-
-
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU here")
 def test_a_gpu_draws_what_a_cpu_draws(data):
     """The same words give the same counts; errors in a last digit may move a few of them."""

@@ -159,7 +159,7 @@ def train(
         str | None,
         typer.Option(
             metavar="cpu|cuda",
-            help="Where torch works; a linear model's cohort is drawn as one sum, by the same law.",
+            help="Where torch works, for networks and features of images.",
         ),
     ] = None,
     threads: Annotated[int, typer.Option(help="Threads; they change no digit of the result.")] = 1,
@@ -225,7 +225,6 @@ def _train(
     from quietbit._files import write_json
     from quietbit.federation.simulate.loop import INTERRUPTED, TARGET, simulate
     from quietbit_lab.experiment.record import run_record
-    from quietbit_lab.task.linear import LinearSoftmax
     from quietbit_lab.task.registry import build_task
 
     if device is not None:
@@ -248,11 +247,8 @@ def _train(
                 f"round {number:,} of {setting.training.rounds:,}{last}",
             )
 
-        if device is not None and isinstance(problem, LinearSoftmax):
-            run, saved_record = _as_a_whole(problem, setting, spec, device, show)
-        else:
-            run = simulate(problem, setting.plan, setting.training, threads=threads, progress=show)
-            saved_record = run_record(run, spec.to_json(), device=device or "cpu")
+        run = simulate(problem, setting.plan, setting.training, threads=threads, progress=show)
+    saved_record = run_record(run, spec.to_json(), device=device or "cpu")
     if out is not None:
         write_json(out, saved_record)
     if json:
@@ -260,7 +256,7 @@ def _train(
     elif run.points:
         title = f"{spec.name}, {setting.plan.mechanism.name}, "
         title += f"{run.rounds:,} rounds of {setting.plan.cohort:,}"
-        record(title, _rows(run, saved_record["draws"], saved_record["protects"], out), False)
+        record(title, _rows(run, saved_record["protects"], out), False)
     if run.status == INTERRUPTED:
         raise KeyboardInterrupt
     if run.reason and run.status != TARGET:
@@ -269,29 +265,6 @@ def _train(
         else:
             saved = ""
         raise QuietbitError(run.reason + saved)
-
-
-def _as_a_whole(
-    problem: Any, setting: Setting, spec: TaskSpec, device: str, show: Any
-) -> tuple[Run, dict[str, Any]]:
-    """Train a linear model on a device, as a batch of one."""
-    from quietbit.federation.simulate.loop import INTERRUPTED
-    from quietbit_lab.task.batch import Batch
-    from quietbit_lab.task.batch_sweep import batch_records
-    from quietbit_lab.task.linear_device import DeviceProblem, open_device
-
-    batch = Batch(DeviceProblem(problem, open_device(device)), [setting])
-
-    def watch(number: int, points: Any) -> bool:
-        show(number, points[0])
-        return True
-
-    try:
-        batch.advance(setting.training.rounds, watch)
-    except KeyboardInterrupt:
-        batch.end_all(INTERRUPTED, f"Interrupted in round {batch.number + 1}.")
-    runs = batch.runs()
-    return runs[0], batch_records(batch, runs, spec.to_json())[0]
 
 
 def _shown(point: Point) -> str:
@@ -303,7 +276,7 @@ def _shown(point: Point) -> str:
     return words + f", {shown_size(point.uplink_bytes)} sent"
 
 
-def _rows(run: Run, draws: str, protects: str, out: Path | None) -> list[Row]:
+def _rows(run: Run, protects: str, out: Path | None) -> list[Row]:
     from quietbit_lab.report.plots import shown_size
 
     last = run.points[-1]
@@ -350,7 +323,6 @@ def _rows(run: Run, draws: str, protects: str, out: Path | None) -> list[Row]:
     else:
         words = "the operating system's"
     rows.append(Row("rng", "random bits", run.plan.rng, words))
-    rows.append(Row("draws", "drawn at random", draws))
     rows.append(Row("protects", "whom its numbers protect", protects))
     if out is not None:
         rows.append(Row("saved", "saved as", str(out)))

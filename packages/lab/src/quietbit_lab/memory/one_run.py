@@ -41,10 +41,6 @@ class LowerBound:
     guessed: int
     right: int
 
-    def refutes(self, epsilon: float) -> bool:
-        """Return whether a claimed epsilon at this delta, for the coins' unit, is refuted."""
-        return self.epsilon_lower > epsilon
-
 
 def guesses(scores: ArrayLike, present: ArrayLike, number: int) -> tuple[int, int]:
     """Return (guessed, right): largest scores are called present, as many smallest absent.

@@ -254,12 +254,6 @@ class Batch:
             lane.run(self.data.problem.dimension, self.number, self.seconds) for lane in self.lanes
         ]
 
-    def end_all(self, status: str, reason: str) -> None:
-        """End every run that is alive where it is."""
-        for lane in self._living():
-            lane.end(status, reason, self.number, self.counts)
-        self._remove(range(len(self.alive)))
-
     def replace_state(self, number: int, seconds: float, alive: list[int], w: Any, v: Any) -> None:
         """Continue from a checkpoint: parameters and momentum of live runs after some rounds."""
         self.number = number
