@@ -84,12 +84,3 @@ def test_bad_input_writes_nothing(capsys, tmp_path, folder, monkeypatch, words, 
     before = sorted(tmp_path.rglob("*"))
     assert_refused(shell(capsys, "figure", *words), mention)
     assert sorted(tmp_path.rglob("*")) == before
-
-
-def test_what_secure_sums_buy(capsys, tmp_path, monkeypatch):
-    monkeypatch.setattr("quietbit_lab.plot.secure_sums.COHORTS", (20,))
-    monkeypatch.setattr("quietbit_lab.cli.figure.SUM_DIMENSION", 1000)
-    out = tmp_path / "sums.svg"
-    assert shell(capsys, "figure", "secure-sums", "--out", out).code == 0
-    assert "<svg" in out.read_text(encoding="utf-8")[:500]
-    assert_refused(shell(capsys, "figure", "secure-sums", "--runs", tmp_path), "left out")

@@ -20,10 +20,7 @@ if TYPE_CHECKING:
 __all__ = ["figure"]
 
 DESIGNED = "bias-variance"
-SUMS = "secure-sums"
 OF_RUNS = ("frontier", "bytes", "training")
-SUM_DIMENSION = 100_000
-SUM_RELEASES = 10
 
 
 def figure(
@@ -31,7 +28,7 @@ def figure(
         str,
         typer.Argument(
             metavar="NAME",
-            help="bias-variance, secure-sums; with --runs frontier, bytes, training, or a sweep.",
+            help="bias-variance; with --runs frontier, bytes, training, or a sweep.",
         ),
     ],
     out: Annotated[
@@ -47,9 +44,7 @@ def figure(
     ] = None,
     epsilon: Annotated[
         float | None,
-        typer.Option(
-            help="bytes and training: only settings with at most this epsilon; secure-sums: 1."
-        ),
+        typer.Option(help="bytes and training: only settings with at most this epsilon."),
     ] = None,
     title: Annotated[
         str | None,
@@ -64,7 +59,7 @@ def figure(
     ] = 5.0,
     json: JsonOption = False,
 ) -> None:
-    """Draw a design's bias and variance, what secure sums buy, or the accuracy of runs.
+    """Draw a design's bias and variance, or the accuracy of runs.
 
     Example: quietbit figure frontier --runs runs/digits --out frontier.svg
     """
@@ -78,18 +73,13 @@ def figure(
         require(epsilon is None, "epsilon", epsilon, "left out", "use --design-epsilon")
         _bias_variance(levels, bits, design_epsilon, path, json)
         return
-    if name == SUMS:
-        names = [str(run) for run in runs or ()]
-        require(not runs, "runs", names, "left out", f"{SUMS} is computed from an account")
-        _secure_sums(1.0 if epsilon is None else check_real(epsilon, "epsilon"), path, json)
-        return
-    known = ", ".join((DESIGNED, SUMS, *OF_RUNS))
+    known = ", ".join((DESIGNED, *OF_RUNS))
     require(
         runs,
         "figure",
         name,
         f"one of {known}, or the name of a sweep",
-        "add --runs, which all but the first two need",
+        "add --runs, which all but the first need",
     )
     if epsilon is None:
         target = None
@@ -121,19 +111,6 @@ def _bias_variance(
         Row("saved", "drawn as", str(path)),
     ]
     record("Figure 1 of the paper, drawn from this library's designs", rows, as_json)
-
-
-def _secure_sums(epsilon: float, out: Path, as_json: bool) -> None:
-    """Error and bits per parameter of ten sums of one-bit codes, over the number of clients."""
-    from quietbit_lab.plot.figure import save_figure
-    from quietbit_lab.plot.secure_sums import plot_secure_aggregation
-
-    check_outputs(figures=(out,))
-    ball = quietbit.Ball("l2", SUM_DIMENSION)
-    target = quietbit.Target(epsilon, 1e-5, "zero-out", releases=SUM_RELEASES)
-    with progress_bar("Drawing", quiet=as_json) as report:
-        picture = plot_secure_aggregation(ball, target, report=report)
-    record("Secure sums", [Row("saved", "drawn as", str(save_figure(picture, out)))], as_json)
 
 
 def _of_runs(
