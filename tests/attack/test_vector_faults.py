@@ -20,7 +20,8 @@ from quietbit import Ball, Norm
 from quietbit.kernel.base import Kernel
 from quietbit.kernel.rng import seeded_rng
 from quietbit.mechanism import vector as module
-from quietbit.mechanism.vector import VectorMVU, solve_profile
+from quietbit.mechanism.solve_profile import solve_profile
+from quietbit.mechanism.vector import VectorMVU
 from quietbit.target import Adjacency
 from quietbit.wire.uplink import Uplink
 from quietbit_lab.auditor.audit import Audit, audit

@@ -34,7 +34,7 @@ from quietbit.privacy.cost import Cost, sample_share
 from quietbit.privacy.rounding import round_up
 from quietbit.target import Adjacency
 
-__all__ = ["FAMILIES", "Gaussian", "Noise", "noise_family"]
+__all__ = ["FAMILY", "Gaussian", "Noise", "noise_family"]
 
 CHUNK = 1 << 18  # coordinates per pass
 
@@ -139,4 +139,4 @@ def noise_family(
     )
 
 
-FAMILIES = (noise_family("gaussian", Gaussian),)
+FAMILY = noise_family("gaussian", Gaussian)

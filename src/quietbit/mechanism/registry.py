@@ -59,12 +59,14 @@ FAMILY_GROUP = "quietbit.mechanisms"
 KIND_GROUP = "quietbit.kinds"
 HERE = "quietbit.mechanism."
 AUTO = "auto"  # in place of a family's name: the best of all families
-# The library's families by name: the file, and the main class of the family.
+# The library's families by name: the file and the class of the mechanism.
 LIBRARY = {
     "imvu": ("interpolated", "InterpolatedMVU"),
     "vmvu": ("vector", "VectorMVU"),
     "gaussian": ("additive", "Gaussian"),
 }
+# The files of their `FAMILY`.
+FAMILIES = {"imvu": "interpolated_family", "vmvu": "vector_family", "gaussian": "additive"}
 # Mechanisms that send an answer in place of an update, by their name in policies and ledgers.
 ANSWERS = {
     "response": ("response", "RandomisedResponse"),
@@ -124,9 +126,8 @@ def _package_kinds() -> dict[str, dict[str, EntryPoint]]:
 def _loaded(name: str) -> Family:
     """Return the family of a known name; refuse a package that cannot be imported."""
     if name in LIBRARY:
-        file, _ = LIBRARY[name]
-        members: tuple[Family, ...] = importlib.import_module(HERE + file).FAMILIES
-        return next(family for family in members if family.name == name)
+        found: Family = importlib.import_module(HERE + FAMILIES[name]).FAMILY
+        return found
     entries = {entry.value: entry for entry in _packages()[name]}
     places = " and ".join(sorted(entries))
     remedy = "uninstall all but one"

@@ -24,22 +24,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from functools import lru_cache
-from typing import cast, final
+from typing import final
 
 import numpy as np
 from attrs import field, frozen
 from numpy.typing import NDArray
 
 from quietbit._typing import FloatVector
-from quietbit.design.profile import Profile, shipped_profile
-from quietbit.design.profile_search import Proposal, propose
-from quietbit.design.store import cached, remember
+from quietbit.design.profile import Profile
 from quietbit.errors import (
-    InvalidParameter,
-    QuietbitError,
     check_int,
-    check_real,
     refuse_payload,
     require,
 )
@@ -48,25 +42,22 @@ from quietbit.kernel.expand import acceptance_limits, finest_shift
 from quietbit.kernel.norm import clip_factor
 from quietbit.kernel.normals import inner_error_upper, law_error_upper, unit
 from quietbit.kernel.rng import RandomBits, WordBlock
-from quietbit.kernel.transform import padded_size
 from quietbit.mechanism.abilities import (
     SharedRows,
 )
-from quietbit.mechanism.ball import Ball, Norm, check_norm
+from quietbit.mechanism.ball import Ball
 from quietbit.mechanism.base import (
     LEFT_OUT,
     Accumulator,
     Body,
     Error,
     Layout,
-    Mechanism,
     Parts,
     Reader,
     RowsAccumulator,
     array_reader,
     passed_on,
 )
-from quietbit.mechanism.family import FEWER, SHARED, Choices, EpsilonOf, Family
 from quietbit.mechanism.rotation import (
     NONCE,
     Rowed,
@@ -74,41 +65,25 @@ from quietbit.mechanism.rotation import (
     check_rotated,
     check_rows,
     check_seed,
-    fewest_kept,
 )
 from quietbit.privacy.cost import Cost
-from quietbit.privacy.profile import BLUR, certify_profile, profile_cost
+from quietbit.privacy.profile import BLUR, profile_cost
 from quietbit.privacy.release import Formula
 from quietbit.privacy.rounding import round_up
-from quietbit.target import Adjacency, Target
+from quietbit.target import Adjacency
 
 __all__ = [
-    "FAMILIES",
+    "MOST_KEPT",
     "VectorMVU",
-    "certified_profile",
-    "fewest_coordinates",
-    "meets",
-    "solve_profile",
-    "solve_profile_anew",
 ]
 
 SEED = 16
 MOST_TRIES = 100_000
 # Expected per release, about a second of one core: a server may have described the mechanism.
 MOST_NORMALS = 2**28
-LEAST_KEPT = 1024
 MOST_KEPT = 65_536  # largest k for which the blur of the account has room
 NONCE_STREAM = 2  # after the streams of candidates and acceptance
 SMALLEST_RATIO = 2.0**-52
-LEAST_EPSILON = 1e-4  # below, rounded accounts depend more on delta than on the profile
-# Of one release: a little less than where a search takes MOST_TRIES seeds.
-MOST_EPSILON_EACH = {Adjacency.ZERO_OUT: 11.0, Adjacency.REPLACE_ONE: 14.0}
-# The relative distance of a solved profile's certified epsilon from the target.
-ROOM = 1e-8
-TRIES = 60
-# Of one release; beyond, a step at e^epsilon lies ten deviations out and nothing is left to design.
-MOST_EPSILON = 60.0
-AIMS = 8  # profiles that calibration tries
 
 
 @final
@@ -301,147 +276,3 @@ class _Normals(RowsAccumulator):
     def _scaled(self, count: int) -> FloatVector:
         per_sum = 1 / self.mechanism.profile.gain_lower / (count * math.ldexp(1.0, self.shift))
         return np.asarray(self.total.astype(np.float64) * per_sum)
-
-
-def fewest_coordinates(squared_error: float, dimension: int) -> int:
-    """Return `fewest_kept`, but at least 1,024 if there are as many, for the second clip.
-
-    >>> fewest_coordinates(6.33, 10**6), fewest_coordinates(0.075, 10**6)
-    (1024, 2048)
-    >>> fewest_coordinates(0.133, 100)
-    128
-    """
-    count = max(fewest_kept(squared_error, dimension), LEAST_KEPT)
-    return min(count, padded_size(dimension), MOST_KEPT)
-
-
-def solve_profile(epsilon: float, delta: float, releases: int, adjacency: Adjacency) -> Profile:
-    """Return the profile of largest known gain whose releases together meet (epsilon, delta).
-
-    The profile is certified. It is shipped or cached, or else solved now, in seconds, and cached;
-    machines of one kind find the same profile.
-
-    >>> profile = solve_profile(1.0, 1e-5, 1, Adjacency.REPLACE_ONE)
-    >>> round(profile.gain_lower**-2, 2)
-    6.33
-    """
-    require(isinstance(adjacency, Adjacency), "adjacency", adjacency, "an Adjacency")
-    times = check_int(releases, "releases", 1, 10**6)
-    total = check_real(epsilon, "epsilon", at_most=MOST_EPSILON * times)
-    return _solved(Target(total, delta, adjacency, releases=times))
-
-
-@lru_cache(maxsize=64)
-def _solved(target: Target) -> Profile:
-    profile = shipped_profile(target)
-    if profile is not None:
-        return profile
-    profile = cached(Profile, target)
-    if profile is not None and meets(profile, target):
-        return profile
-    profile = solve_profile_anew(target)
-    remember(profile, target)
-    return profile
-
-
-def meets(profile: Profile, target: Target) -> bool:
-    """Return whether the certified cost of a profile is within a target."""
-    return _certified_epsilon(profile, target) <= target.epsilon
-
-
-def _certified_epsilon(profile: Profile, target: Target) -> float:
-    certificate = certify_profile(profile, target.adjacency, target.releases, target.delta)
-    return certificate.epsilon_upper
-
-
-def solve_profile_anew(target: Target) -> Profile:
-    """Solve without the catalogue and the cache."""
-    return certified_profile(propose(target), target)
-
-
-def certified_profile(proposal: Proposal, target: Target) -> Profile:
-    """Mix a proposal with N(0, I), h to h - x (h - 1), until its certified epsilon fits.
-
-    A step of x costs a fraction x of the gain and lowers epsilon by about x times the smaller of
-    epsilon and releases.
-    """
-    profile = proposed = Profile.from_weights(proposal.edges, proposal.weights())
-    wanted = target.epsilon * (1 - ROOM)
-    mixed = 0.0
-    for _ in range(TRIES):
-        epsilon = _certified_epsilon(profile, target)
-        if epsilon <= wanted:
-            return profile
-        excess = 0.1 * wanted
-        if math.isfinite(epsilon):
-            excess = epsilon - wanted
-        mixed = min(0.9, mixed + (1 + ROOM) * excess / min(wanted, target.releases))
-        profile = Profile.from_weights(proposal.edges, mixed + (1 - mixed) * proposed.levels)
-    raise QuietbitError(
-        f"No profile was certified for {target}: after {TRIES} attempts epsilon was still "
-        f"{epsilon:.6g}."
-    )
-
-
-@final
-@frozen
-class _Family(Family):
-    """The vector mechanism: its profile is designed for target, releases and adjacency."""
-
-    name: str = "vmvu"
-    uses: tuple[str, ...] = ("coordinates", "rows")
-    strength: str = "design_epsilon"
-
-    def given(self, ball: Ball, strength: float, choices: Choices) -> VectorMVU:
-        """Return the mechanism whose one release is pure at this epsilon, replace-one."""
-        epsilon = check_real(strength, "design_epsilon")
-        profile = solve_profile(epsilon, 0.0, 1, Adjacency.REPLACE_ONE)
-        return _with_rows(profile, ball, choices)
-
-    def calibrated(
-        self, ball: Ball, choices: Choices, target: Target, account: EpsilonOf
-    ) -> Mechanism:
-        """Design a profile for the target, or for the most that a search can reach."""
-        check_norm(ball, Norm.L2, "for the vector mechanism")
-        epsilon = target.epsilon
-        require(
-            epsilon >= LEAST_EPSILON, "epsilon", epsilon, f"at least {LEAST_EPSILON:g} for vmvu"
-        )
-        farthest = MOST_EPSILON_EACH[target.adjacency] * target.releases
-        aim = min(epsilon, farthest)
-        slope = 1.0
-        last_aim = math.nan
-        last_reached = math.nan
-        for number in range(AIMS):
-            profile = solve_profile(aim, target.delta, target.releases, target.adjacency)
-            mechanism = _with_rows(profile, ball, choices)
-            reached = account(mechanism)
-            if reached <= epsilon:
-                return mechanism
-            excess = 1e-6 * epsilon
-            if math.isfinite(reached):
-                excess = reached - epsilon
-            if last_aim > aim and last_reached > reached:
-                slope = min(max((last_reached - reached) / (last_aim - aim), 0.25), 1.0)
-            last_aim = aim
-            last_reached = reached
-            aim -= excess / slope + epsilon * 1e-9 * 4**number  # a growing margin ends the search
-            if not aim > 0:
-                break
-        if math.isinf(reached):
-            rule = "large enough for vmvu to have a finite epsilon"
-            raise InvalidParameter.of("delta", rule, target.delta, "use a larger delta")
-        rule = f"at least {reached:.4g}, the least that vmvu reaches here"
-        raise InvalidParameter.of("epsilon", rule, epsilon, FEWER)
-
-
-def _with_rows(profile: Profile, ball: Ball, choices: Choices) -> VectorMVU:
-    """Return the mechanism of a profile that keeps the chosen rows."""
-    keep = choices.coordinates
-    if keep is None or keep == "auto":
-        keep = fewest_coordinates(1 / profile.gain_lower**2, ball.dimension)
-    rows = 0 if choices.rows == SHARED else None
-    return VectorMVU(profile, ball, cast(int, keep), rows=rows)
-
-
-FAMILIES = (_Family(),)

@@ -14,7 +14,7 @@ from quietbit import design
 from quietbit.design.certify import certify
 from quietbit.design.profile import Profile
 from quietbit.design.solve import file_name, specs
-from quietbit.mechanism.vector import certified_profile
+from quietbit.mechanism.solve_profile import certified_profile
 from quietbit.target import Adjacency, Target
 from quietbit_lab.design.ascent import propose
 from quietbit_lab.design.search import solve

@@ -8,8 +8,8 @@ from quietbit.design.profile import Profile, shipped_profile
 from quietbit.design.profile_search import propose
 from quietbit.design.store import remember
 from quietbit.errors import InvalidParameter, QuietbitError
-from quietbit.mechanism import vector as module
-from quietbit.mechanism.vector import meets, solve_profile, solve_profile_anew
+from quietbit.mechanism import solve_profile as module
+from quietbit.mechanism.solve_profile import meets, solve_profile, solve_profile_anew
 from quietbit.privacy.conversion import gaussian_log_delta
 from quietbit.privacy.profile import certify_profile
 from quietbit.target import Adjacency, Target

@@ -17,8 +17,9 @@ from quietbit.design.profile import Profile
 from quietbit.kernel.reference import ReferenceKernel
 from quietbit.kernel.rng import seeded_rng
 from quietbit.kernel.transform import rotate, rotate_back
-from quietbit.mechanism import vector as module
-from quietbit.mechanism.vector import VectorMVU, fewest_coordinates
+from quietbit.mechanism import vector_family as module
+from quietbit.mechanism.vector import VectorMVU
+from quietbit.mechanism.vector_family import fewest_coordinates
 from quietbit.privacy.conversion import gaussian_epsilon_upper
 from quietbit.target import Adjacency
 from refusals import refuses

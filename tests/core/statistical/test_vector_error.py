@@ -23,7 +23,8 @@ from quietbit.design.profile import Profile
 from quietbit.kernel.rng import seeded_rng
 from quietbit.kernel.select import select
 from quietbit.kernel.transform import rotate
-from quietbit.mechanism.vector import VectorMVU, solve_profile
+from quietbit.mechanism.solve_profile import solve_profile
+from quietbit.mechanism.vector import VectorMVU
 from quietbit.target import Adjacency
 
 SIZE, TIMES, SIGMAS, RADIUS = 1000, 400, 6.2, 1.0

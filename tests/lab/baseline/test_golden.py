@@ -13,7 +13,7 @@ import pytest
 
 from quietbit import Adjacency, Ball, Norm
 from quietbit.mechanism.family import Choices
-from quietbit.mechanism.vector import solve_profile
+from quietbit.mechanism.solve_profile import solve_profile
 from quietbit.target import Target
 from quietbit_lab.baseline import mmrc, rrsc, sqkr
 from quietbit_lab.baseline.privunit import FAMILY as PRIVUNIT

@@ -4,7 +4,7 @@ import pytest
 
 from quietbit.design import profile_search
 from quietbit.design.profile import shipped_profile
-from quietbit.mechanism.vector import certified_profile, meets
+from quietbit.mechanism.solve_profile import certified_profile, meets
 from quietbit.target import Target
 from quietbit_lab.design.ascent import propose
 

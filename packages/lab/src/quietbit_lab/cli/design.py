@@ -116,7 +116,7 @@ def _table(given: dict[str, Any], quiet: bool) -> tuple[str, Any, list[Row]]:
 
 def _profile(given: dict[str, Any], quiet: bool) -> tuple[str, Any, list[Row]]:
     """Return the same of a profile."""
-    from quietbit.mechanism.vector import solve_profile
+    from quietbit.mechanism.solve_profile import solve_profile
     from quietbit.privacy.profile import certify_profile
     from quietbit_lab.design.gain import gain_upper
 
