@@ -9,12 +9,15 @@ import gc
 import logging
 import os
 import signal
+import threading
 from collections.abc import Iterator
 
 import pytest
 from hypothesis import settings
 
 from owner_log import owner_log as owner_log
+
+MOST_SECONDS = 900  # of the longest campaign, several times over
 
 settings.register_profile("fixed", derandomize=True)
 settings.register_profile("fresh", derandomize=False)
@@ -65,6 +68,28 @@ def heard() -> None:
     flower = logging.getLogger("flwr")
     flower.disabled, flower.propagate = False, True
     flower.setLevel(logging.DEBUG)
+
+
+def waits_for_ever(number: int, frame: object) -> None:
+    raise TimeoutError(f"The test took more than {MOST_SECONDS} seconds.")
+
+
+@pytest.fixture(autouse=True)
+def bounded() -> Iterator[None]:
+    """Fail a test that waits for ever, and go on with the others; where signals exist, by one that
+    no test and no app uses.
+    """
+    if not hasattr(signal, "SIGUSR2"):
+        yield
+        return
+    signal.signal(signal.SIGUSR2, waits_for_ever)
+    main = threading.main_thread().ident
+    clock = threading.Timer(MOST_SECONDS, signal.pthread_kill, (main, signal.SIGUSR2))
+    clock.daemon = True
+    clock.start()
+    yield
+    clock.cancel()
+    clock.join()
 
 
 @pytest.fixture(autouse=True)

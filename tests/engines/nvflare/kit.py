@@ -216,6 +216,7 @@ class Site:
         """Hand a task over, as the server would; the result as it arrives, with the context that
         goes with it.
         """
+        scripts_are_back()
         name, fl_ctx = task.get_header(ReservedHeaderKey.TASK_NAME), self.engine.new_context()
         fl_ctx.set_peer_context(FLContextManager(identity_name="server", job_id=JOB).new_context())
         self.engine.client.fetch_task = lambda fl_ctx, timeout: (True, name, carried(task))
@@ -249,6 +250,14 @@ class Site:
         }
         core.process_message(Endpoint(via), None, 1, Message({**head, **headers}, payload))
         return self.engine.on_the_wire[before:]
+
+
+def scripts_are_back(seconds=5.0):
+    """Wait until scripts have left `flare.send`: NVFlare forgets a model that comes before."""
+    end = time.monotonic() + seconds
+    for context in list(client_api.context_dict.values()):
+        while getattr(context.api, "fl_model", None) is not None and time.monotonic() < end:
+            time.sleep(0.01)
 
 
 def script_site(tmp_path, script, **options) -> Site:
