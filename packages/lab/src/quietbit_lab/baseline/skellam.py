@@ -22,19 +22,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from functools import lru_cache
-from typing import TypeAlias, final
+from typing import Any, TypeAlias, final
 
 import numpy as np
 from attrs import field, frozen
 from numpy.typing import NDArray
 
-from quietbit._search import bisect
 from quietbit._typing import FloatVector
 from quietbit.errors import check_int, check_real, require
 from quietbit.kernel.base import Kernel, code_type
 from quietbit.kernel.rng import RandomBits, WordBlock
-from quietbit.mechanism.abilities import Ability
 from quietbit.mechanism.accumulate import code_accumulator
 from quietbit.mechanism.ball import Ball, Norm, check_ball, own_copy
 from quietbit.mechanism.base import (
@@ -54,14 +51,18 @@ from quietbit.mechanism.family import (
     SearchedFamily,
     check_multiplier,
 )
-from quietbit.mechanism.length import DOUBT, ROUNDING
 from quietbit.mechanism.rotation import check_seed
 from quietbit.mechanism.rounding import ROUNDING_SHIFT, independent_rounding, uniform_doubles
 from quietbit.privacy.cost import Cost, sample_share
 from quietbit.privacy.rounding import round_up
 from quietbit.target import Adjacency
 from quietbit_lab.baseline.skellam_cost import rounded_skellam_cost, skellam_cost
-from quietbit_lab.baseline.skellam_noise import skellam_noise, words_needed
+from quietbit_lab.baseline.skellam_noise import (
+    largest_scale,
+    noise_length_upper,
+    skellam_noise,
+    words_needed,
+)
 
 __all__ = [
     "FAMILY",
@@ -69,7 +70,6 @@ __all__ = [
     "Skellam",
     "conditional_rounding",
     "length_upper",
-    "stays_within",
 ]
 
 Rounding: TypeAlias = Callable[[FloatVector, WordBlock], NDArray[np.int64]]
@@ -148,7 +148,7 @@ class Skellam(Mechanism):
     def scale(self) -> float:
         """s: integers per clip."""
         given = (self.noise_multiplier, self.bits, self.code_count, self.wrap_probability)
-        return _relative_scale(*given)
+        return largest_scale(*given)
 
     @property
     def noise_variance(self) -> float:
@@ -199,19 +199,10 @@ class Skellam(Mechanism):
 
     @property
     def honest_length(self) -> float:
-        """A bound for a rounded vector plus noise of at most ``largest``; wrapping adds nothing.
-
-        A single noise too large and a noise vector too long have half of the probability each.
-        """
+        """A bound for a rounded vector plus its noise; wrapping adds nothing."""
         size = self.code_count
-        variance = self.noise_variance
-        doubt = DOUBT + math.log(2)
-        each = doubt + math.log(2 * size)
-        largest = bisect(
-            lambda room: stays_within(room, variance, each), 2.0**40, 0.0, relative=1e-9
-        )
-        noise = _squares_upper(size, variance, variance + 3 * variance**2, largest**2, doubt)
-        return 1 + (math.sqrt(size) + math.sqrt(noise)) / self.scale
+        noise = noise_length_upper(size, self.noise_variance)
+        return 1 + (math.sqrt(size) + noise) / self.scale
 
     @property
     def moment_error(self) -> float:
@@ -230,7 +221,7 @@ class IndependentSkellam(Wrapper):
 
     inner: Skellam = field(validator=only(Skellam, "a Skellam"))
 
-    def offers(self, ability: type[Ability]) -> bool:
+    def offers(self, ability: Any) -> bool:
         """Return True: it has a cost per sample."""
         return True
 
@@ -331,35 +322,6 @@ def _write(
     out[:] = np.frombuffer(kernel.pack(codes, mechanism.bits), dtype=np.uint8)
 
 
-@lru_cache(maxsize=256)
-def _relative_scale(multiplier: float, bits: int, size: int, wrap: float) -> float:
-    """Find the largest s C at which coordinates stay inside the modulus, by bisection from below.
-
-    A rotated coordinate is sub-Gaussian with variance proxy (s C)^2/D. Wrapping costs accuracy,
-    never privacy.
-    """
-    doubt = math.log(
-        4 * size / wrap
-    )  # two events per coordinate, two sides each: value too large, noise too large
-
-    def fits(reach: float) -> bool:
-        signal = min(1.0, math.sqrt(2 * doubt / size)) * reach + 1
-        return stays_within(2.0 ** (bits - 1) - 1 - signal, (multiplier * reach) ** 2, doubt)
-
-    return bisect(fits, 0.0, 2.0**bits * (1 + 1 / multiplier), halvings=60)
-
-
-def stays_within(room: float, variance: float, doubt: float) -> bool:
-    """Return whether Skellam noise exceeds ``room`` with chance at most e^-doubt (Chernoff).
-
-    P(noise >= t) <= exp(sqrt(v^2 + t^2) - v - t asinh(t/v)).
-    """
-    if room <= 0 or variance == 0:
-        return room > 0
-    root = math.hypot(variance, room)
-    return room * math.asinh(room / variance) - room * room / (root + variance) >= doubt
-
-
 def _build(ball: Ball, loss: float, choices: Choices) -> Skellam | IndependentSkellam:
     mechanism = Skellam(ball, 1 / loss, choices.bits or 16)
     if choices.by_sample:
@@ -381,13 +343,3 @@ FAMILY = SearchedFamily(
     remedy="use 16 bits, fewer coordinates, fewer releases, or vmvu, which rounds no integers",
     baseline=True,
 )
-
-
-def _squares_upper(
-    count: int, mean: float, second: float, largest: float, doubt: float = DOUBT
-) -> float:
-    """Return what a sum of ``count`` independent squares exceeds with probability at most e^-doubt.
-
-    ``mean`` and ``second`` are the first two moments of a square, ``largest`` is its largest value.
-    """
-    return (count * mean + math.sqrt(2 * count * second * doubt) + largest * doubt / 3) * ROUNDING

@@ -22,8 +22,9 @@ from quietbit.mechanism.calibrate import calibrate
 from quietbit.mechanism.family import largest_private
 from quietbit.privacy.cost import Cost
 from quietbit.target import Adjacency, Target, Trust
-from quietbit_lab.baseline.skellam import length_upper, stays_within
+from quietbit_lab.baseline.skellam import length_upper
 from quietbit_lab.baseline.skellam_cost import skellam_cost
+from quietbit_lab.baseline.skellam_noise import stays_within
 
 __all__ = ["SumRow", "compare_sums"]
 
