@@ -15,7 +15,7 @@ SRC = Path(quietbit.__file__).parent
 LAB = SRC.parents[1] / "packages" / "lab" / "src" / "quietbit_lab"
 MODULES_IN_CYCLES = 0
 MODULES_OF_A_PART = 60
-NAMES_OF_A_FILE = 42
+NAMES_OF_A_FILE = 40
 MEDIAN_NAMES = 10
 
 
