@@ -46,7 +46,7 @@ def asked(exchanges: Exchanges, node: int = 1, number: int = 1) -> Exchange:
 
 def reply(current: Round, value: Any, node: int = 1, **metrics: float) -> Reply:
     """Answer a request as a client does."""
-    payload = Uplink(current.mechanism).send(value)
+    payload = Uplink(current.scope.mechanism).send(value)
     frame = Framed(RUN, current.number, node, payload).to_bytes()
     return Reply(node, 0, {RECORD: {"release": frame}}, metrics)
 
@@ -63,7 +63,7 @@ def test_an_answer_is_an_estimate_of_weight_one_and_of_the_metric() -> None:
     answers = both(exchange)
     contribution = exchanges.take(exchange, **answers)
     payload = Framed.from_bytes(answers["update"].records[RECORD]["release"]).payload
-    mechanism = exchange.rounds()[0].mechanism
+    mechanism = exchange.rounds()[0].scope.mechanism
     expected = Uplink(mechanism).receive([bytes(payload)])
     np.testing.assert_array_equal(contribution.update, expected)
     assert contribution.weight == 1.0

@@ -143,10 +143,9 @@ class Turn:
         if crashes:
             return None
         try:
-            if any(part.hands_over for part in self.parts):
-                for part in self.parts:
-                    part.check_handed_over(self.accepted.drawn, self.accepted.added)
-                return None
+            for part in self.parts:
+                if part.handed_over(self.accepted.drawn, self.accepted.added):
+                    return None
             app = answer()
             update = None
             for part in reversed(self.parts):

@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping, MutableMapping
 from types import MappingProxyType
 from typing import Any, ClassVar, Protocol, final
 
-from attrs import define, field, frozen
+from attrs import define, evolve, field, frozen
 
 from quietbit._typing import FloatVector
 from quietbit.errors import QuietbitError
@@ -36,6 +36,7 @@ __all__ = [
     "Part",
     "Scope",
     "Step",
+    "begun",
     "close_parts",
     "lifted",
     "released_dimension",
@@ -179,8 +180,7 @@ class AppAnswer(Protocol):
 class Part:
     """One capability of a run; ``section`` is its name in a plan and in the report.
 
-    A client makes a part where the plan has its section, or where it has none. ``hands_over`` says
-    whether its gate has the update before the app answers.
+    A client makes a part where the plan has its section, or where it has none.
 
     On the server, ``in_columns`` says whether its records are columns of a `RoundReport`, and not
     apart, and ``takes_step`` whether nodes take the steps of a run themselves (`Step.final`).
@@ -188,7 +188,6 @@ class Part:
     """
 
     section: ClassVar[str] = ""
-    hands_over: ClassVar[bool] = False
     in_columns: ClassVar[bool] = False
     takes_step: bool = False
     counts: Mapping[Node, Counts] = MappingProxyType({})
@@ -218,11 +217,13 @@ class Part:
     def accept(self, request: Request, arrival: Arrival) -> None:
         """Refuse a request, or complete what arrived; on the client, before anything is noted."""
 
-    def check_handed_over(self, drawn: int | None, added: int) -> None:
-        """Raise `UnusedBatch` where the gate has nothing of the app; on the client, after it.
+    def handed_over(self, drawn: int | None, added: int) -> bool:
+        """Return whether the gate has the update, and not the app's answer; on the client.
 
-        ``drawn`` samples were drawn, None without a draw, of which ``added`` have a gradient.
+        ``drawn`` samples were drawn, None without a draw, of which ``added`` have a gradient: where
+        the gate has nothing, raise `UnusedBatch`.
         """
+        return False
 
     def answer(self, app: AppAnswer, update: Any) -> Any:
         """Return what is released of the app's answer; on the client, in the app's own thread.
@@ -264,6 +265,17 @@ def released_dimension(parts: tuple[Part, ...], dimension: int) -> int:
     for part in parts:
         dimension = part.dimension(dimension)
     return dimension
+
+
+def begun(parts: tuple[Part, ...], scope: Scope) -> Scope:
+    """Begin a round of updates in all parts; return its scope, at the clip that they set."""
+    clip = scope.clip
+    for part in parts:
+        clip = part.clip(clip)
+    scope = evolve(scope, clip=clip)
+    for part in parts:
+        part.begin(scope)
+    return scope
 
 
 def lifted(parts: tuple[Part, ...], mean: FloatVector) -> FloatVector:

@@ -36,7 +36,6 @@ from quietbit.federation.messages import (
 )
 from quietbit.federation.part import Aside, Closed, Model, Part, Scope, Step
 from quietbit.federation.record import Counts, Note, Outcome, RoundReport
-from quietbit.mechanism.base import Mechanism
 from quietbit.node.refusal import Reason, Refusal
 
 __all__ = ["PASSED_NO_GATE", "Round", "note_names"]
@@ -89,11 +88,6 @@ class Round:
     def number(self) -> int:
         """The number of the round, from 1 on."""
         return self.scope.number
-
-    @property
-    def mechanism(self) -> Mechanism:
-        """The mechanism of every release."""
-        return self.scope.mechanism
 
     @property
     def model(self) -> Model | None:

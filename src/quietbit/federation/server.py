@@ -20,7 +20,17 @@ from quietbit.federation.collectors import Collector, Plain, Singles
 from quietbit.federation.messages import Asked, BatchFault, Node, Reply, pieces_of
 from quietbit.federation.node_costs import NodeCosts
 from quietbit.federation.outlook import outlook
-from quietbit.federation.part import Aside, Model, Part, Scope, Step, close_parts, lifted
+from quietbit.federation.part import (
+    Aside,
+    Model,
+    Part,
+    Scope,
+    Step,
+    begun,
+    close_parts,
+    lifted,
+    released_dimension,
+)
 from quietbit.federation.parts.evaluation import Evaluating, EvaluationReport
 from quietbit.federation.parts.secure_aggregation import MaskedSums
 from quietbit.federation.plan import Plan
@@ -97,9 +107,7 @@ class Run:
 
     def dimension(self, dimension: int) -> int:
         """Return how many numbers a release has, for a model of ``dimension``."""
-        for part in self.parts:
-            dimension = part.dimension(dimension)
-        return dimension
+        return released_dimension(self.parts, dimension)
 
     def mechanism(self, dimension: int, number: int) -> Mechanism:
         """Return the mechanism of a round, for a model of ``dimension`` numbers."""
@@ -118,12 +126,8 @@ class Run:
         ``singly``: the engine averages the estimates of single releases itself.
         """
         mechanism = self.mechanism(model.layout.dimension, number)
-        clip = self.plan.clip
-        for part in self.parts:
-            clip = part.clip(clip)
-        scope = self._scope(number, mechanism, model=model, clip=clip)
-        for part in self.parts:
-            part.begin(scope)
+        scope = self._scope(number, mechanism, model=model, clip=self.plan.clip)
+        scope = begun(self.parts, scope)
         current = self._round(scope, self.updates, singly=singly and not self.nodes_step)
         self._open = current
         return current

@@ -127,7 +127,7 @@ def test_a_round_ends_with_the_mean_of_its_releases(plan: Plan) -> None:
     assert len(current.answered) == 5
     mean = current.mean()
     assert mean is not None
-    noise = np.sqrt(current.mechanism.error().squared / 5)
+    noise = np.sqrt(current.scope.mechanism.error().squared / 5)
     assert np.abs(mean - 0.1).max() < 8 * max(noise, 0.5)
     step = room.run.step(current)
     assert step.arrays is not None

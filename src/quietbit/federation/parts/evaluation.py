@@ -93,9 +93,7 @@ class Evaluate(Section):
         return () if self.groups is None else tuple(self.groups.split(", "))
 
     def check(self) -> None:
-        """Refuse a metric without a name, and cells beside groups."""
-        named = isinstance(self.metric, str) and 0 < len(self.metric) <= MOST_LETTERS
-        require(named, "evaluate.metric", self.metric, "a name")
+        """Refuse cells beside groups."""
         require(
             self.bins is None or self.groups is None,
             "evaluate.bins",

@@ -81,11 +81,11 @@ class Sampling(Part):
     """The client's half: the gate was handed the gradients, so the app's answer plays no part."""
 
     section: ClassVar[str] = "samples"
-    hands_over: ClassVar[bool] = True
 
-    def check_handed_over(self, drawn: int | None, added: int) -> None:
+    def handed_over(self, drawn: int | None, added: int) -> bool:
         """Raise where no batch was drawn, or none of the drawn samples has a gradient."""
         if drawn is None:
             raise UnusedBatch(BatchFault.NOT_DRAWN)
         if drawn and not added:
             raise UnusedBatch(BatchFault.NOTHING_ADDED)
+        return True

@@ -30,7 +30,7 @@ from quietbit.errors import QuietbitError, require
 from quietbit.federation.costs import ClientCosts
 from quietbit.federation.layout import named_arrays
 from quietbit.federation.messages import ENCLOSED, MODEL, SPEED, Asked, Node
-from quietbit.federation.part import Model, Part, Scope, close_parts, lifted
+from quietbit.federation.part import Model, Part, Scope, begun, close_parts, lifted
 from quietbit.federation.parts.adaptive_clip import Scouting
 from quietbit.federation.parts.subspace import Basis
 from quietbit.federation.record import Counts
@@ -179,7 +179,7 @@ def play_round(
     mechanism: Mechanism | None,
     side: ClientSide,
     parameters: Rows,
-    parts: Sequence[Part] = (),
+    parts: tuple[Part, ...] = (),
     model: Model | None = None,
     run: Run | None = None,
 ) -> Round:
@@ -194,18 +194,14 @@ def _open_round(
     number: int,
     mechanism: Mechanism | None,
     side: ClientSide,
-    parts: Sequence[Part],
+    parts: tuple[Part, ...],
     model: Model | None,
 ) -> Round:
     """Return an empty round."""
     if mechanism is not None:
         mechanism = mechanism.for_round(RUN, number - 1)
-    clip = side.clip
-    for part in parts:
-        clip = part.clip(clip)
-    scope = Scope(0, number, mechanism, model, clip, lift=partial(lifted, tuple(parts)))
-    for part in parts:
-        part.begin(scope)
+    lift = partial(lifted, parts)
+    scope = begun(parts, Scope(0, number, mechanism, model, side.clip, lift=lift))
     counts = defaultdict[Node, Counts](Counts)
 
     def make(scope: Scope) -> Round:
@@ -214,7 +210,7 @@ def _open_round(
             collector=side.collector(scope),
             request={},
             counts=counts,
-            parts=tuple(parts),
+            parts=parts,
             side=lambda aside: make(side_scope(scope, aside)),
         )
 

@@ -14,7 +14,6 @@ real numbers.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol, final, runtime_checkable
 
@@ -23,7 +22,7 @@ from numpy.typing import NDArray
 
 from quietbit._typing import FloatVector
 from quietbit.errors import InvalidParameter, check_int, check_real, require
-from quietbit.federation.part import Part
+from quietbit.federation.part import Part, released_dimension
 from quietbit.federation.simulate.plan import SimulatedPlan
 from quietbit.mechanism.ball import Norm
 from quietbit.target import Unit
@@ -180,15 +179,13 @@ class SampleProblem(Problem, Protocol):
 class PartsProblem:
     """A problem whose updates go through the parts of a run before they are clipped and sent."""
 
-    def __init__(self, problem: Problem, parts: Sequence[Part]) -> None:
+    def __init__(self, problem: Problem, parts: tuple[Part, ...]) -> None:
         """Note the numbers that a release has."""
         self.name = problem.name
         self.sizes = problem.sizes
         self.initial = problem.initial
         self.evaluate = problem.evaluate
-        self.dimension = problem.dimension
-        for part in parts:
-            self.dimension = part.dimension(self.dimension)
+        self.dimension = released_dimension(parts, problem.dimension)
         self._problem = problem
         self._parts = parts
 
