@@ -24,7 +24,6 @@ import numpy as np
 import torch
 
 from quietbit import Ball, calibrate
-from quietbit.mechanism.base import core_of
 from quietbit_lab.cohort.means import gaussian_mean, unit_mean
 from quietbit_lab.cohort.releases import kept_rows, put_back, vector_mean
 from quietbit_lab.task.registry import TaskSpec, build_task
@@ -146,7 +145,7 @@ def _trusting(model: Linear, name: str, cell: dict[str, Any], cohort: int) -> di
         )
     keep = int(name.partition("-")[2]) if "-" in name else None
     summed = calibrate("imvu", ball=ball, delta=DELTA, honest=cohort, coordinates=keep, **cell)
-    codes: Any = core_of(summed.mechanism)
+    codes: Any = summed.mechanism.core
     facts = {
         "squared_error": summed.error.of_mean(cohort),
         "epsilon_upper": summed.guarantee.epsilon_upper,

@@ -25,7 +25,6 @@ import numpy as np
 import torch
 
 from quietbit import Ball, calibrate
-from quietbit.mechanism.base import core_of
 from quietbit_lab.cohort.means import gaussian_mean, unit_mean
 from quietbit_lab.cohort.releases import kept_rows, put_back, vector_mean
 
@@ -180,7 +179,7 @@ def trusting(
         }
         return (lambda rows, generator: gaussian_mean(rows, noise, generator)), facts
     summed = calibrate("imvu", ball=ball, delta=DELTA, honest=cohort, coordinates=keep, **cell)
-    codes: Any = core_of(summed.mechanism)
+    codes: Any = summed.mechanism.core
     facts = {"epsilon_upper": summed.guarantee.epsilon_upper, "trust": "central"}
     facts["bytes"] = -(-cohort.bit_length() * (keep or dimension) // 8)
 

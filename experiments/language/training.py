@@ -23,7 +23,6 @@ from network import Network
 from text import Rows, Texts
 
 from quietbit import Uplink
-from quietbit.mechanism.base import core_of
 from quietbit_lab.cohort.means import gaussian_mean, unit_mean
 from quietbit_lab.cohort.releases import vector_mean
 
@@ -120,7 +119,7 @@ def mean_of(
         each = sigma if mechanism == "gaussian" else sigma / math.sqrt(cohort)
         return lambda rows, generator: gaussian_mean(rows, each, generator)
     wide = dimension if dimension > max(WIDE.values()) else WIDE[epsilon]
-    codes = core_of(known["sum", wide, epsilon, cohort, None][0])
+    codes = known["sum", wide, epsilon, cohort, None][0].core
 
     def summed(rows: Any, generator: Any) -> Any:
         spread = torch.zeros((rows.shape[0], wide), device=rows.device)
