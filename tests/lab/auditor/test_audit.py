@@ -166,9 +166,6 @@ class Claiming(Wrapper):
     spread: float = 1.0
     moment_error: float = 0.0  # type: ignore[assignment]
 
-    def offers(self, ability: Any) -> bool:
-        return True
-
     def cost(self, adjacency: Adjacency) -> Any:
         return self.inner.cost(adjacency)
 

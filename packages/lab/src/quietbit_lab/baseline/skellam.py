@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any, TypeAlias, final
+from typing import TypeAlias, final
 
 import numpy as np
 from attrs import field, frozen
@@ -30,7 +30,7 @@ from numpy.typing import NDArray
 
 from quietbit._typing import FloatVector
 from quietbit.errors import check_int, check_real, require
-from quietbit.kernel.base import Kernel, code_type
+from quietbit.kernel.base import Kernel
 from quietbit.kernel.rng import RandomBits, WordBlock
 from quietbit.mechanism.accumulate import code_accumulator
 from quietbit.mechanism.ball import Ball, Norm, check_ball, own_copy
@@ -221,10 +221,6 @@ class IndependentSkellam(Wrapper):
 
     inner: Skellam = field(validator=only(Skellam, "a Skellam"))
 
-    def offers(self, ability: Any) -> bool:
-        """Return True: it has a cost per sample."""
-        return True
-
     def __attrs_post_init__(self) -> None:
         """Refuse too little noise."""
         deviation = math.sqrt(self.inner.noise_variance)
@@ -316,9 +312,7 @@ def _write(
     block = rng.draw(rotated.size)
     integers = rounding(rotated, block)
     noise = skellam_noise(mechanism.noise_variance, mechanism._words, block, rotated.size)
-    codes = np.asarray((integers + noise) & (2**mechanism.bits - 1)).astype(
-        code_type(mechanism.bits)
-    )
+    codes = (integers + noise) & (2**mechanism.bits - 1)
     out[:] = np.frombuffer(kernel.pack(codes, mechanism.bits), dtype=np.uint8)
 
 
