@@ -17,6 +17,7 @@ import numpy as np
 from quietbit.errors import InvalidParameter
 from quietbit.federation.parts.adaptive_clip import AdaptiveClipping, most_truthful
 from quietbit.federation.parts.samples import Samples
+from quietbit.federation.parts.secure_aggregation import OF_SUMS
 from quietbit.federation.terms import CENTRAL, Counts, Terms
 from quietbit.mechanism.abilities import Batches, Summable
 from quietbit.mechanism.ball import Ball
@@ -115,7 +116,7 @@ def _calibrated(plan: Terms, aim: Target, ball: Ball, sizes: Counts, counts: Cou
     account = plan.account_of(sizes, counts)
     if plan.summed_clients is not None:
         return calibrate(
-            chosen.name,
+            OF_SUMS,
             ball=ball,
             epsilon=aim.epsilon,
             delta=aim.delta,

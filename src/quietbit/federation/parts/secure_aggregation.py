@@ -29,10 +29,10 @@ from quietbit.secagg.identity import MemberList
 from quietbit.secagg.plan import ServerModel, SumPlan, plan_of_round
 from quietbit.target import MOST_CLIENTS
 
-__all__ = ["MaskedSums", "Masking", "SecureAggregation"]
+__all__ = ["OF_SUMS", "MaskedSums", "Masking", "SecureAggregation"]
 
 TIMEOUT = 600.0
-OF_SUMS = "imvu"  # the family that is calibrated for sums
+OF_SUMS = "imvu"  # the family that is calibrated for sums, and that auto chooses for them
 _clients = Whole(2, MOST_CLIENTS)
 
 
