@@ -19,7 +19,7 @@ from quietbit._typing import FloatVector
 from quietbit.errors import InvalidParameter, InvalidPayload, require
 from quietbit.federation.collectors import Collector, Query
 from quietbit.federation.messages import SUM, Node, Release, Reply, answer_of, sum_request
-from quietbit.mechanism.abilities import Summable, SummableRows
+from quietbit.mechanism.abilities import Summable
 from quietbit.mechanism.base import Mechanism
 from quietbit.node.request import STEPS, Step
 from quietbit.secagg.codec import (
@@ -143,7 +143,7 @@ class Masked(Collector):
         if self._sum is None:
             return None
         count = len(self._sum.clients)
-        kept = SummableRows.of(self.mechanism).kept_from_sum(self._sum.total, count)
+        kept = Summable.of(self.mechanism).kept_from_sum(self._sum.total, count)
         return in_units(kept, self.mechanism, self.clip)
 
     def columns(self) -> Mapping[str, Any]:

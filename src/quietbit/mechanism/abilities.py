@@ -31,7 +31,6 @@ __all__ = [
     "SampleGradients",
     "SharedRows",
     "Summable",
-    "SummableRows",
     "summable",
 ]
 
@@ -73,6 +72,10 @@ class Summable(Ability):
     def mean_from_sum(self, total: NDArray[Any], clients: int) -> FloatVector:
         """Return the mean of the decoded updates, in clips, from the sums of their codes."""
 
+    def kept_from_sum(self, total: NDArray[Any], clients: int) -> FloatVector:
+        """Return the mean on the shared rows, in clips, from the sums of codes: k numbers."""
+        raise InvalidParameter.of("mechanism", SharedRows.RULE, type(self).__name__)
+
     @final
     def sum_privacy(self, clients: int, adjacency: Adjacency | str) -> Cost:
         """Return the cost of one secure sum over ``clients`` honest clients to one of them."""
@@ -100,17 +103,6 @@ class SharedRows(Ability):
     @abstractmethod
     def unproject(self, kept: FloatVector) -> NDArray[Any]:
         """Return the update for k numbers on the rows, with the same bits on every machine."""
-
-
-class SummableRows(Summable, SharedRows):
-    """A mechanism with shared rows whose codes may be added: a sum of its codes is k numbers."""
-
-    __slots__ = ()
-    RULE = "one with an account for sums of codes, and the same rows for all clients of a round"
-
-    @abstractmethod
-    def kept_from_sum(self, total: NDArray[Any], clients: int) -> FloatVector:
-        """Return the mean on the rows, in clips, from the sums of codes: k numbers."""
 
 
 class SampleGradients(Ability):

@@ -34,7 +34,6 @@ from quietbit.mechanism.abilities import (
     SampleGradients,
     SharedRows,
     Summable,
-    SummableRows,
 )
 from quietbit.mechanism.ball import Ball, Norm, check_norm
 from quietbit.mechanism.base import (
@@ -73,7 +72,7 @@ MOST_SAMPLES = 2**24
 
 @final
 @frozen
-class Projected(Rowed, Wrapper, SummableRows):
+class Projected(Rowed, Wrapper, Summable):
     """Any mechanism of dimension k, on k rotated coordinates of updates of dimension d."""
 
     inner: Mechanism = field(converter=check_mechanism)
@@ -102,7 +101,7 @@ class Projected(Rowed, Wrapper, SummableRows):
 
     def offers(self, ability: type[Ability]) -> bool:
         """Return whether it has the ability; sums need shared rows, and an inner one of sums."""
-        if issubclass(ability, Summable):
+        if ability is Summable:
             return self.rows is not None and Summable.find(self.inner) is not None
         if ability is SharedRows:
             return self.rows is not None

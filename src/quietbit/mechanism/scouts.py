@@ -30,7 +30,6 @@ from quietbit.mechanism.abilities import (
     Ability,
     SharedRows,
     Summable,
-    SummableRows,
 )
 from quietbit.mechanism.base import (
     Accumulator,
@@ -71,7 +70,7 @@ def _every(value: int) -> int:
 
 @final
 @frozen
-class Scouted(Wrapper, SummableRows):
+class Scouted(Wrapper, Summable, SharedRows):
     """Any mechanism, at the cost of an update or of a scout's answer, whichever is larger.
 
     One client in ``every`` answers (`Scout`), truly with probability ``truth``.

@@ -7,7 +7,7 @@ import pytest
 
 from core.mechanism.makers import MECHANISMS
 from quietbit import Adjacency, Gaussian, InvalidParameter, Trust, Unit
-from quietbit.mechanism.abilities import summable
+from quietbit.mechanism.abilities import Summable, summable
 from quietbit.mechanism.ball import Ball, Norm
 from quietbit.mechanism.base import Layout, Mechanism
 from quietbit_lab.baseline.noise import Laplace
@@ -53,6 +53,8 @@ def test_prices_wear_their_words_and_take_no_others(name: str) -> None:
 def test_sums_are_for_mechanisms_with_an_account_of_sums() -> None:
     one = MECHANISMS["imvu one bit l2"]
     assert summable(one) is one
+    with refuses("mechanism", "InterpolatedMVU"):
+        Summable.of(one).kept_from_sum(np.zeros(3), 2)
     with refuses("mechanism", "Gaussian"):
         summable(Gaussian(Ball("l2", 3), 1.0))
 
