@@ -94,7 +94,7 @@ class Watcher:
         self._thread.join()
 
     def _watch(self) -> None:
-        processes = importlib.import_module("engine.superlink").processes
+        processes = importlib.import_module("engines.superlink").processes
         while not self._stop.wait(0.5):
             numbers = processes(self.name)
             sizes = [_memory(number) for number in numbers]
@@ -124,7 +124,7 @@ def main() -> None:
     ):
         parser.add_argument(f"--{option}", type=int, default=usual)
     asked = parser.parse_args()
-    simulate_app = importlib.import_module("engine.simulation").simulate_app
+    simulate_app = importlib.import_module("engines.simulation").simulate_app
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place)
         (folder / "app").mkdir()
