@@ -280,7 +280,7 @@ def test_the_simulator_shows_what_the_schedule_costs(mechanism, more, seed):
     check(SHOWN.findall(record["guarantee"]["sentence"]), cost)
     for number in SHOWN.findall(_shown(run.points[-1])):
         assert cost <= float(number) <= 1.01 * cost  # a line of progress has three digits
-    rows = {row.key: row for row in _rows(run, record["draws"], record["protects"], None)}
+    rows = {row.key: row for row in _rows(run, record["protects"], None)}
     check(SHOWN.findall(rows["guarantee"].shown), cost)
     check(re.findall(r"most \d+ \(epsilon ([0-9.]+)\)", rows["participation"].value), cost)
     data, _ = of_page(render_page([PlacedRun("it", record)]))

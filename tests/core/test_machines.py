@@ -19,7 +19,7 @@ import pytest
 WRITE = """
 import hashlib, json
 
-from quietbit import Ball, InterpolatedMVU, calibrate
+from quietbit import Ball, InterpolatedMVU, Uplink, calibrate
 from quietbit.design.closed_form import closed_form
 from quietbit.design.table import DesignSpec
 from quietbit.mechanism.registry import build
@@ -57,7 +57,7 @@ for levels in (2, 7):
         found[f"formula {levels} {step}"] = [part.tobytes().hex() for part in formula]
 for name in ("imvu 2.3", "imvu of two bits 2.3"):
     mechanism = build(json.loads(found[name]))
-    table = client_table([mechanism], Target(1e6, 1e-5, "zero-out"))
+    table = client_table([Uplink(mechanism)], Target(1e6, 1e-5, "zero-out"))
     found["table of " + name] = hashlib.sha256(table).hexdigest()
 print(json.dumps(found))
 """

@@ -56,7 +56,8 @@ def test_two_sites_train_two_rounds_and_the_model_is_the_mean_of_what_they_sent(
     import digits
 
     settings = Plan.from_run_config(report["settings"])
-    uplink, rng = Uplink(settings.mechanism_for(650)), seeded_client_rng(SEED)
+    uplink = Uplink(settings.mechanism_for(650), clip=settings.clip)
+    rng = seeded_client_rng(SEED)
     model = digits.start()
     for number in range(ROUNDS):
         differences = []
