@@ -228,7 +228,7 @@ def test_an_overflowing_list_counts_every_row_once(kernel, monkeypatch):
     REFERENCE.sample_clipped(steep, inputs, 2, radius, FixedKey(), expected)
     kernel.sample_clipped(steep, torch.tensor(inputs), 2, radius, FixedKey(), out)
     np.testing.assert_array_equal(out, expected)
-    tensor = torch.tensor(inputs)
+    tensor = torch.tensor(inputs, device=kernel_device())
     rng = Meddler(lambda: tensor.mul_(2.0))
     with refuses("update"):
         kernel.sample_clipped(steep, tensor, 2, radius, rng, out)
