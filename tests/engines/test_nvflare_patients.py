@@ -16,6 +16,9 @@ pytest.importorskip("nvflare", reason="needs the nvflare extra")
 pytest.importorskip("sklearn", reason="needs quietbit-lab: pip install ./packages/lab")
 pytest.importorskip("torch", reason="needs quietbit-lab: pip install ./packages/lab")
 ROOT = Path(__file__).resolve().parents[2]
+pytestmark = pytest.mark.skipif(
+    " " in sys.prefix, reason="NVFlare's simulator starts no site from a path with a space"
+)
 PAGE = ROOT / "docs" / "tutorial" / "hospitals-afternoon.md"
 ELSEWHERE = ("pip ", "nvflare ")  # what changes the machine, or needs a server
 RUN = "import sys; from quietbit.cli.main import main; sys.exit(main(sys.argv[1:]))"

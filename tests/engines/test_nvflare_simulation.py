@@ -18,6 +18,9 @@ from quietbit.wire.uplink import Uplink
 
 pytest.importorskip("nvflare", reason="needs the nvflare extra")
 ROOT = Path(__file__).resolve().parents[2]
+pytestmark = pytest.mark.skipif(
+    " " in sys.prefix, reason="NVFlare's simulator starts no site from a path with a space"
+)
 EXAMPLE = ROOT / "examples" / "nvflare-digits"
 SITES, ROUNDS, SEED = 2, 2, 7
 
