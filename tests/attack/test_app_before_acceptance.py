@@ -24,8 +24,7 @@ from engines.flower import test_replay as replaying
 from engines.flower.kit import DIMENSION, HandGrid, app, be_the_server, context, gated, model
 from federation.node.makers import MECHANISM, books, keeper, request, write_policy
 from quietbit.errors import InvalidParameter
-from quietbit.federation.messages import ANSWERED, DECLINED
-from quietbit.federation.request import request_record
+from quietbit.federation.messages import ANSWERED, DECLINED, request_record
 from quietbit.node import release
 from quietbit.node.channel import receive
 from quietbit.node.database import opened

@@ -33,7 +33,7 @@ from quietbit.federation.parts import update
 from quietbit.flower import PrivateClientApp
 from quietbit.flower import client as flower_client
 from quietbit.node import answer_time, guard
-from quietbit.node.answer_time import GRAIN
+from quietbit.node.guard import GRAIN
 from quietbit.node.refusal import Reason, Refusal
 
 pytestmark = pytest.mark.filterwarnings("ignore")

@@ -24,7 +24,7 @@ from quietbit.federation import client as run_client
 from quietbit.federation import part
 from quietbit.federation.parts import update
 from quietbit.node import answer_time, guard
-from quietbit.node.answer_time import GRAIN
+from quietbit.node.guard import GRAIN
 from quietbit.node.refusal import Reason, Refusal
 from quietbit.nvflare import client, patches, processing, task
 

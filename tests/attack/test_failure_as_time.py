@@ -22,7 +22,7 @@ from quietbit.federation.client import OpenRequest, Subject
 from quietbit.federation.part import Arrival
 from quietbit.federation.plan import Plan
 from quietbit.mechanism.batch import LocalSteps, PoissonBatch
-from quietbit.node.answer_time import GRAIN, NUMBERS, AnswerTime
+from quietbit.node.guard import GRAIN, NUMBERS, AnswerTime
 
 pytestmark = pytest.mark.filterwarnings("ignore::quietbit.flower.SeededRngWarning")
 SHIFT = np.linspace(-0.2, 0.3, DIMENSION)

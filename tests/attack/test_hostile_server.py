@@ -26,19 +26,18 @@ from engines.flower.kit import CONFIG, DIMENSION, be_the_server, context, gated,
 from federation.node.makers import write_policy
 from quietbit.design.solve import solve
 from quietbit.design.table import DesignSpec
-from quietbit.federation.messages import sum_request
+from quietbit.federation.messages import request_record, sum_request
 from quietbit.federation.plan import KEYS as PLAN_KEYS
-from quietbit.federation.request import request_record
 from quietbit.mechanism.additive import Gaussian
 from quietbit.mechanism.ball import Ball, Norm
 from quietbit.mechanism.interpolated import InterpolatedMVU
 from quietbit.node.budget import account_of
-from quietbit.node.frame import Framed
 from quietbit.node.ledger import FileLedger
 from quietbit.node.policy import Policy
 from quietbit.node.request import STEPS
 from quietbit.secagg.codec import encode
 from quietbit.secagg.plan import masked_size
+from quietbit.wire.payload import Framed
 from quietbit.wire.uplink import Uplink
 from quietbit_lab.baseline.noise import Sign
 

@@ -20,10 +20,10 @@ from quietbit.federation.parts.weights import weight_of
 from quietbit.mechanism.interpolated import InterpolatedMVU
 from quietbit.node import budget
 from quietbit.node.channel import HEAD, MAGIC
-from quietbit.node.frame import Framed
 from quietbit.node.gatekeeper import Gatekeeper, RemoteGate
 from quietbit.node.refusal import Unusable
 from quietbit.node.request import ProposedMechanism
+from quietbit.wire.payload import Framed
 from quietbit.wire.uplink import Uplink
 
 pytestmark = pytest.mark.filterwarnings("ignore::quietbit.node.policy.SeededRngWarning")

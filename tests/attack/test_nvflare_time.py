@@ -14,7 +14,7 @@ from nvflare.fuel.utils import fobs
 
 from engines.nvflare.kit import CONFIG, Server, Site, content, public_names, trained, weights
 from federation.node.makers import books, write_policy
-from quietbit.node.answer_time import GRAIN
+from quietbit.node.guard import GRAIN
 
 SECONDS = 0.9
 

@@ -12,15 +12,14 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
 
 from engines.flower.kit import DIMENSION, app, be_the_server, context, gated, model
 from federation.node.makers import write_policy
-from quietbit.federation.messages import DECLINED, ENCLOSED, join_pieces
+from quietbit.federation.messages import DECLINED, ENCLOSED, join_pieces, request_record
 from quietbit.federation.parts.subspace import ServerCoordinates
 from quietbit.federation.plan import Plan
-from quietbit.federation.request import request_record
 from quietbit.gradients.subspace import Subspace
 from quietbit.mechanism.additive import Gaussian
 from quietbit.mechanism.ball import Ball, Norm
-from quietbit.node.frame import Framed
 from quietbit.node.ledger import FileLedger
+from quietbit.wire.payload import Framed
 from quietbit.wire.uplink import Uplink
 from spaces import space_of_seed
 

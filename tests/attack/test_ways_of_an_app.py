@@ -32,7 +32,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, Re
 from engines.flower.kit import DIMENSION, context, gated, trained
 from engines.flower.test_client import CONFIG, request
 from federation.node.makers import books, write_policy
-from quietbit.node.answer_time import GRAIN
+from quietbit.node.guard import GRAIN
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore"),

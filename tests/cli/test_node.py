@@ -14,13 +14,13 @@ import pytest
 
 from cli.kit import assert_refused, shell
 from federation.node.makers import DIMENSION, MECHANISM, NOISY, request
-from quietbit.node.frame import Framed
 from quietbit.node.gate import LocalGate
 from quietbit.node.gatekeeper import RemoteGate
 from quietbit.node.ledger import FileLedger
 from quietbit.node.policy import Policy
 from quietbit.node.refusal import NotAllowed
 from quietbit.node.sender import PrivateSender
+from quietbit.wire.payload import Framed
 from quietbit.wire.uplink import Uplink
 
 

@@ -15,7 +15,7 @@ from quietbit.federation.messages import RECORD, Reply
 from quietbit.federation.part import Model
 from quietbit.federation.round import Round
 from quietbit.federation.server import Run
-from quietbit.node.frame import Framed
+from quietbit.wire.payload import Framed
 from quietbit.wire.uplink import Uplink
 
 RUN = 5

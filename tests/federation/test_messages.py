@@ -8,10 +8,16 @@ from federation.node.makers import DIMENSION, MECHANISM
 from plans import engine_plan
 from quietbit.errors import InvalidParameter, InvalidPayload
 from quietbit.federation import messages as module
-from quietbit.federation.client import Subject
-from quietbit.federation.messages import NodeName, answer_of, join_pieces, split_pieces, sum_request
-from quietbit.federation.request import read_request, request_record
-from quietbit.node.frame import Framed
+from quietbit.federation.client import Subject, read_request
+from quietbit.federation.messages import (
+    NodeName,
+    answer_of,
+    join_pieces,
+    request_record,
+    split_pieces,
+    sum_request,
+)
+from quietbit.wire.payload import Framed
 
 SAMPLE = Framed(2**64 - 1, 3, 2**63, b"payload")
 

@@ -9,51 +9,21 @@ Idea     the gate draws the batch and clips, adds up and randomises what comes o
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-from contextvars import ContextVar
 from functools import cache
 from typing import Any
 
 from quietbit.errors import InvalidParameter, require_module
 from quietbit.gradients import Loss, SampleGradients, trainable
+from quietbit.node.release import AcceptedRequest, served, shared
 from quietbit.node.remote_release import BatchSocket, batch_of_parent
-from quietbit.node.seam import AcceptedRequest
 
-__all__ = ["dp_sgd_step", "private_batch", "serving", "share_batches"]
-
-_ACCEPTED: ContextVar[AcceptedRequest | None] = ContextVar("quietbit_accepted", default=None)
-# For apps in threads and processes of their own: at most one request, with its dimension.
-_SHARED: list[tuple[AcceptedRequest, int]] = []
-
-
-@contextmanager
-def serving(accepted: AcceptedRequest, *, dimension: int | None = None) -> Iterator[None]:
-    """Let the app that is called inside find its batch.
-
-    With the ``dimension``, it is found in all threads and child processes of this process.
-    """
-    token = _ACCEPTED.set(accepted)
-    shared = []
-    if dimension is not None:
-        shared.append((accepted, dimension))
-    _SHARED[:] = shared
-    try:
-        yield
-    finally:
-        _ACCEPTED.reset(token)
-        if shared == _SHARED:  # and not that of a later round, where this one's app was abandoned
-            _SHARED.clear()
-
-
-def _shared() -> tuple[AcceptedRequest, int] | None:
-    return next(iter(_SHARED), None)
+__all__ = ["dp_sgd_step", "private_batch", "share_batches"]
 
 
 @cache
 def share_batches() -> BatchSocket:
     """Let processes that this one will start find the batches of their rounds."""
-    return BatchSocket(_shared)
+    return BatchSocket(shared)
 
 
 def private_batch() -> AcceptedRequest:
@@ -62,10 +32,7 @@ def private_batch() -> AcceptedRequest:
     ``rows`` are gradients of drawn samples, one row each, with the model's learnt arrays one after
     the other; the gate clips each. Refused outside a training round with quietbit's mod or filter.
     """
-    accepted = _ACCEPTED.get()
-    shared = _shared()
-    if accepted is None and shared is not None:
-        accepted = shared[0]
+    accepted = served()
     if accepted is None:
         accepted = batch_of_parent()
     if accepted is None:

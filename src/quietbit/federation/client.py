@@ -2,7 +2,7 @@
 
 Idea     a request is read and checked by the parts of the plan, in their order, and accepted by the
          gate (`quietbit.node.gate`); the moment of the answer is fixed before the app begins
-         (`quietbit.node.answer_time`). Whatever the app answers becomes one release: of the zero
+         (`quietbit.node.guard`). Whatever the app answers becomes one release: of the zero
          update, or of no cell, where nothing can be read from it. An adapter of an engine hands
          over what arrived, calls the app and carries what leaves.
 """
@@ -10,36 +10,54 @@ Idea     a request is read and checked by the parts of the plan, in their order,
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
 from enum import Enum
 from functools import lru_cache
+from pathlib import Path
 from typing import Any, final
 
 import numpy as np
 from attrs import frozen
 
 from quietbit.errors import InvalidParameter, one_line
-from quietbit.federation.gates import OURS
-from quietbit.federation.messages import NodeName, UnusedBatch, finite
+from quietbit.federation.messages import (
+    MODEL,
+    RECORD,
+    SUM,
+    NodeName,
+    UnusedBatch,
+    asked_fields,
+    finite,
+)
 from quietbit.federation.part import AppAnswer, Arrival, Part
 from quietbit.federation.parts.evaluation import Evaluate
 from quietbit.federation.parts.update import Updating
 from quietbit.federation.plan import Plan, named_mechanisms
-from quietbit.federation.request import read_request
+from quietbit.federation.terms import Terms
 from quietbit.mechanism.registry import AUTO
-from quietbit.node.answer_time import AnswerTime
-from quietbit.node.gate import LocalGate
+from quietbit.node.gate import Gate, LocalGate
+from quietbit.node.gatekeeper import RemoteGate
+from quietbit.node.guard import AnswerTime
+from quietbit.node.ledger import FileLedger, StateLedger
+from quietbit.node.policy import Policy, PolicyError, Simulation
 from quietbit.node.refusal import NotAllowed, Reason, Refusal, refusal_of
+from quietbit.node.release import AcceptedRequest
 from quietbit.node.request import Request, Step
-from quietbit.node.seam import AcceptedRequest, Gate
+from quietbit.node.stores import ModelFolder, Vault, key_file, simulation_key
 
 __all__ = [
+    "GATEKEEPER",
+    "NODE_KEYS",
+    "OURS",
     "OpenRequest",
     "Subject",
     "Turn",
     "evaluates",
+    "gate_for",
     "named_numbers",
+    "owner_keys",
     "plan_of",
+    "read_request",
     "refusal",
 ]
 
@@ -182,6 +200,31 @@ def _check_finite(update: Any) -> None:
             raise InvalidParameter("The update of the app holds a NaN or an infinity.")
 
 
+def read_request(
+    records: Mapping[str, Any], terms: Terms, parts: Iterable[Part], name: NodeName
+) -> Request:
+    """Read a message's request, with the fields that parts read; refuse a message without one."""
+    asked = asked_fields(records)
+    fields: dict[str, Any] = {}
+    for part in parts:
+        fields |= part.read(records)
+    # The budget is that of updates, unless a part says other.
+    target = terms.update_target
+    budget = {"epsilon": target.epsilon, "delta": target.delta}
+    return Request(
+        run=name.run,
+        round=asked["round"],
+        node=name.node,
+        dimension=asked["dimension"],
+        mechanism=asked["mechanism"],
+        clip=asked["clip"],
+        adjacency=terms.adjacency.value,
+        unit=terms.unit.value,
+        client=name.client,
+        **budget | fields,
+    )
+
+
 def plan_of(config: Mapping[str, Any], allowed: tuple[str, ...] | None = None) -> Plan:
     """Return the plan that a run config or a job's settings hold; the same ones are read once.
 
@@ -266,3 +309,90 @@ def refusal(error: Exception, gate: Gate | None = None, *, accepted: bool = Fals
         text = getattr(error, "for_owner", f"{type(error).__name__}: {error}")
         LOGGER.warning("quietbit: %s. %s", public.reason.value, one_line(text))
     return public
+
+
+OURS = "quietbit"
+POLICY = "quietbit.policy"
+GATEKEEPER = "quietbit.gatekeeper"
+NODE_KEYS = (POLICY, GATEKEEPER)
+MakeRecord = Callable[[dict[str, Any]], Any]
+
+
+def gate_for(
+    node_config: Mapping[str, Any],
+    state: MutableMapping[str, Any],
+    make: MakeRecord,
+    simulation: Simulation | None,
+) -> Gate:
+    """Return the owner's gate or that of a simulation's rules; refuse where there is neither.
+
+    ``make`` builds a record of the engine's ``state``.
+    """
+    keys = owner_keys(node_config)
+    if keys:
+        names_one = len(keys) == 1 and keys[0] in NODE_KEYS
+        if not names_one or not isinstance(node_config[keys[0]], str):
+            raise PolicyError(
+                "node config must have exactly one key of quietbit, "
+                f"{' or '.join(NODE_KEYS)}, whose value is an absolute path (other settings belong "
+                f"into the policy), got the keys {', '.join(keys)}."
+            )
+    if GATEKEEPER in node_config:
+        return RemoteGate(node_config[GATEKEEPER])
+    values = _StateRecord(state, RECORD, make)
+    sealed = _StateRecord(state, SUM, make)
+    if POLICY in node_config:
+        policy = Policy.load(node_config[POLICY])
+        secrets = Vault(sealed, lambda: key_file(f"{policy.ledger}.key"))
+        folder = None
+        if policy.models is not None:
+            folder = ModelFolder(Path(policy.models).expanduser())
+        ledger = FileLedger(policy.ledger, policy.counter, values)
+        return LocalGate(policy, ledger, secrets, folder)
+    if simulation is None:
+        raise InvalidParameter(
+            "This node has no policy, and releases nothing without one: its owner makes it with "
+            "`quietbit node init` and names it as quietbit.policy (or quietbit.gatekeeper, with "
+            "`quietbit node serve`) in Flower's node config, or in the properties of NVFlare's "
+            "privacy.json."
+        )
+    secrets = Vault(sealed, simulation_key)
+    return LocalGate(simulation, StateLedger(values), secrets, _StateRecord(state, MODEL, make))
+
+
+def owner_keys(node_config: Mapping[str, Any]) -> list[str]:
+    """Return the keys that are quietbit's; there are none where a node has no owner."""
+    return [key for key in node_config if key.lower().startswith(OURS)]
+
+
+@final
+@frozen(eq=False)
+class _StateRecord(MutableMapping[str, Any]):
+    """One record of the engine's state as a mapping; it is there while it holds something."""
+
+    state: MutableMapping[str, Any]
+    name: str
+    make: MakeRecord
+
+    def __getitem__(self, key: str) -> Any:
+        return (self.state.get(self.name) or {})[key]
+
+    def __setitem__(self, key: str, value: Any) -> None:
+        self.update({key: value})
+
+    def update(self, values: Mapping[str, Any]) -> None:  # type: ignore[override]
+        self.state[self.name] = self.make({**self.state.get(self.name, {}), **values})
+
+    def __delitem__(self, key: str) -> None:
+        rest = dict(self.state.get(self.name) or {})
+        del rest[key]
+        if rest:
+            self.state[self.name] = self.make(rest)
+        else:
+            del self.state[self.name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(dict(self.state.get(self.name) or {}))
+
+    def __len__(self) -> int:
+        return len(self.state.get(self.name) or {})

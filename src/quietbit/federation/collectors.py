@@ -19,7 +19,7 @@ from quietbit.errors import InvalidPayload
 from quietbit.federation.messages import Node, Release, Reply, join_pieces
 from quietbit.federation.part import Scope
 from quietbit.mechanism.base import Answers
-from quietbit.node.frame import Framed
+from quietbit.wire.payload import Framed
 from quietbit.wire.uplink import Aggregator, Uplink
 
 __all__ = ["Collector", "Plain", "Query", "Singles"]

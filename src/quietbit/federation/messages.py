@@ -20,10 +20,13 @@ from quietbit.errors import (
     InvalidParameter,
     InvalidPayload,
     QuietbitError,
+    check_int,
     one_line,
     refuse_payload,
     require,
 )
+from quietbit.mechanism.base import Mechanism
+from quietbit.node.request import MOST_ROUNDS, description_of
 
 __all__ = [
     "ANSWERED",
@@ -45,6 +48,7 @@ __all__ = [
     "Reply",
     "UnusedBatch",
     "answer_of",
+    "asked_fields",
     "crash_text",
     "finite",
     "join_pieces",
@@ -52,6 +56,7 @@ __all__ = [
     "of_gate",
     "pieces_of",
     "read_fields",
+    "request_record",
     "split_pieces",
     "sum_request",
 ]
@@ -73,6 +78,7 @@ FIELD = "release"
 STEP = {"step", "answer"}  # the fields of an answer to a step of a sum
 PIECE = 16 * 2**20
 VERSION = 3
+FIELDS = {"version", "round", "clip", "dimension", "mechanism"}  # of a request
 MOST_TRACEBACK = 4000  # characters of a simulated node's
 
 
@@ -188,6 +194,13 @@ class Release:
     decode: Callable[[], Any]
 
 
+def request_record(number: int, mechanism: Mechanism, clip: float = 1.0) -> dict[str, Any]:
+    """Return what the server asks in round ``number``, from 1 on: the values of a ConfigRecord."""
+    number = check_int(number, "round", 1, MOST_ROUNDS)
+    described = {"dimension": mechanism.ball.dimension, "mechanism": description_of(mechanism)}
+    return {"version": VERSION, "round": number, "clip": clip, **described}
+
+
 def sum_request(step: str, clients: int, number: int, table: bytes = b"") -> dict[str, Any]:
     """Return what the server asks client ``number`` in one step of a sum.
 
@@ -278,6 +291,20 @@ def numbers_of(values: Any) -> dict[str, float]:
             if number is not None:
                 numbers[one_line(str(name))] = number
     return numbers
+
+
+def asked_fields(records: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return what a message's request holds; refuse a message without one."""
+    record = records.get(RECORD)
+    if isinstance(record, Mapping) and set(record) == FIELDS - {"clip"}:
+        remedy = "use the same version of quietbit on server and nodes"
+        raise InvalidParameter.of("clip", "given beside the mechanism", None, remedy)
+    return read_fields(
+        record,
+        FIELDS,
+        "The server's message must carry quietbit's request, and does not: wrap its strategy in a "
+        "PrivateStrategy, or put PrivateReceiver among the filters of its tasks.",
+    )
 
 
 def read_fields(record: Any, names: set[str], missing: str) -> Mapping[str, Any]:

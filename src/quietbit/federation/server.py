@@ -17,7 +17,7 @@ from typing import Any, TypeVar, final
 
 from quietbit.errors import QuietbitError, require
 from quietbit.federation.collectors import Collector, Plain, Singles
-from quietbit.federation.messages import Asked, BatchFault, Node, Reply, pieces_of
+from quietbit.federation.messages import Asked, BatchFault, Node, Reply, pieces_of, request_record
 from quietbit.federation.node_costs import NodeCosts
 from quietbit.federation.outlook import outlook
 from quietbit.federation.part import (
@@ -36,7 +36,6 @@ from quietbit.federation.parts.secure_aggregation import MaskedSums
 from quietbit.federation.plan import Plan
 from quietbit.federation.record import Counts, Note, Outcome, RoundReport
 from quietbit.federation.report import Report
-from quietbit.federation.request import request_record
 from quietbit.federation.round import PASSED_NO_GATE, Round, note_names, side_scope
 from quietbit.federation.terms import Say
 from quietbit.mechanism.base import Mechanism

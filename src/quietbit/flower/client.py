@@ -49,26 +49,26 @@ from flwr.supercore import log
 from quietbit._typing import FloatVector
 from quietbit.errors import InvalidParameter, one_line, require
 from quietbit.federation import messages
-from quietbit.federation.batch import serving
 from quietbit.federation.client import (
     OpenRequest,
     Subject,
     Turn,
     evaluates,
+    gate_for,
     named_numbers,
+    owner_keys,
     plan_of,
     refusal,
 )
-from quietbit.federation.gates import gate_for, owner_keys
 from quietbit.federation.layout import ModelLayout
 from quietbit.federation.messages import ENCLOSED, MODEL, RECORD, SPEED, SUM, NodeName
 from quietbit.federation.part import Arrival
 from quietbit.flower.patches import in_simulation
-from quietbit.node.answer_time import AnswerTime
-from quietbit.node.guard import Outbox, guarded, quiet_handlers
+from quietbit.node.gate import Gate
+from quietbit.node.guard import AnswerTime, Outbox, guarded, quiet_handlers
 from quietbit.node.policy import Simulation
 from quietbit.node.refusal import Reason, Refusal
-from quietbit.node.seam import Gate
+from quietbit.node.release import serving
 
 __all__ = ["PrivateClientApp"]
 

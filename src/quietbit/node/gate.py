@@ -14,27 +14,85 @@ from __future__ import annotations
 import logging
 from collections.abc import MutableMapping
 from functools import cached_property, partial
-from typing import final
+from typing import Protocol, final
 
 from attrs import frozen
 
 from quietbit.errors import InvalidParameter, require
 from quietbit.mechanism.abilities import summable
+from quietbit.mechanism.base import Mechanism
+from quietbit.mechanism.registry import identity_of
 from quietbit.node.budget import Budget
 from quietbit.node.costs import SavedCosts, costs_beside
-from quietbit.node.kinds import RESPONSE
+from quietbit.node.kinds import RESPONSE, SCOUT
 from quietbit.node.ledger import Entry, Ledger, LedgerState, Moment, mechanism_line, release_line
 from quietbit.node.policy import Rules
-from quietbit.node.proposal import Proposal, propose
 from quietbit.node.refusal import BudgetSpent, NotAllowed, Refused, Unusable, refusal_of
 from quietbit.node.refusal_log import RefusalLog
-from quietbit.node.release import LocalAcceptedRequest
-from quietbit.node.request import MOST_ROUNDS, STEPS, ProposedMechanism, Request, Step
+from quietbit.node.release import AcceptedRequest, LocalAcceptedRequest
+from quietbit.node.request import (
+    MOST_ROUNDS,
+    STEPS,
+    ProposedMechanism,
+    Request,
+    Step,
+    noted_run,
+    run_name,
+)
 from quietbit.node.sum_step import SumStep
 
-__all__ = ["LocalGate"]
+__all__ = [
+    "AppRules",
+    "Gate",
+    "LocalGate",
+    "Proposal",
+    "propose",
+]
 
 LOGGER = logging.getLogger(__name__)
+
+
+class AppRules(Protocol):
+    """What an app must know of the owner's rules."""
+
+    @property
+    def metrics(self) -> tuple[str, ...]:
+        """Names of the metrics that leave the node as they are, without privacy."""
+
+    @property
+    def mechanisms(self) -> tuple[str, ...] | None:
+        """Families of mechanisms that may be requested; None allows all."""
+
+    @property
+    def response_seconds(self) -> float:
+        """Seconds from accepting a request to its answer."""
+
+
+class Gate(Protocol):
+    """What holds policy, ledger and keys: this process, or one behind a socket."""
+
+    @property
+    def rules(self) -> AppRules:
+        """The owner's rules, as far as the app must know them."""
+
+    @property
+    def models(self) -> MutableMapping[str, bytes] | None:
+        """Models of runs between rounds; None stores none."""
+
+    def check(self, request: Request) -> ProposedMechanism:
+        """Return the requested mechanism; refuse what the policy does not allow of run and family.
+
+        This comes before anything of the request is stored.
+        """
+
+    def accept(self, request: Request) -> AcceptedRequest:
+        """Check a request and note its release; raise a `QuietbitError` where it is refused."""
+
+    def step(self, request: Request) -> bytes:
+        """Answer a step of a masked sum that needs no training, noted in the ledger first."""
+
+    def forget(self, run: int) -> None:
+        """Delete the secrets of a run's sum, if there are any: the node has left it."""
 
 
 @final
@@ -247,3 +305,76 @@ def _name(request: Request | None) -> tuple[str, int]:
     if request is None:
         return "?", 0
     return str(request.run), request.round
+
+
+@final
+@frozen(eq=False)
+class Proposal:
+    """The release that a request asks for: its mechanism, k, and the name its run is noted by."""
+
+    mechanism: ProposedMechanism
+    honest: int
+    run: str
+
+
+def propose(request: Request, rules: Rules) -> Proposal:
+    """Return the release that a request asks for, without reading the ledger.
+
+    Raises:
+        NotAllowed: the owner's policy excludes the run, family, clip, rate or trust.
+        InvalidParameter: the request contradicts itself; the sentence may leave.
+    """
+    part = request.sum
+    threshold = None if part is None else part.threshold
+    run_honest = None if part is None else part.honest
+    honest = rules.honest_for(request.trust, threshold, run_honest)
+    rules.check_request(str(request.run), request.dimension)
+    proposed = request.proposed(rules.mechanisms)
+    mechanism = proposed.mechanism
+    dimension = mechanism.ball.dimension
+    if request.dimension != dimension:
+        rule = f"{dimension}, as in the description of the mechanism"
+        raise InvalidParameter.of("dimension of the request", rule, request.dimension)
+    _check_rows_of_round(proposed, request)
+    _check_answer(proposed, request)
+    _check_visibility(mechanism, request)
+    if proposed.takes_turns:
+        is_turn = mechanism.is_turn_of(run_name(request.run), request.round, request.node)
+        rule = f"one that is the turn of node {request.node} in round {request.round}"
+        require(is_turn, "mechanism", proposed.family, rule)
+    rules.check(proposed.family, request.clip, proposed.sampling_rate)
+    return Proposal(proposed, honest, noted_run(request.run, proposed.family))
+
+
+def _check_rows_of_round(proposed: ProposedMechanism, request: Request) -> None:
+    """Refuse rows that all clients share unless they are those of this round."""
+    if proposed.rows is None:
+        return
+    mechanism = proposed.mechanism
+    of_round = mechanism.for_round(run_name(request.run), request.round)
+    identity = identity_of(mechanism)
+    rule = f"the one whose shared rows are of round {request.round}, run {request.run}"
+    require(identity_of(of_round) == identity, "mechanism", identity.hex()[:16], rule)
+
+
+def _check_answer(proposed: ProposedMechanism, request: Request) -> None:
+    """Refuse answers to evaluations and scouts in a form that would be missing in their account.
+
+    The ledger finds answers by their kind, which a wrapped one hides; and whatever wraps a scout's
+    answer would have the cost of a sum.
+    """
+    mechanism = proposed.mechanism
+    name = type(mechanism).__name__
+    if proposed.family in (RESPONSE, SCOUT) and mechanism.core is not mechanism:
+        rule = "a plain one, without a wrapper"
+        raise InvalidParameter.of("mechanism of an answer", rule, name)
+
+
+def _check_visibility(mechanism: Mechanism, request: Request) -> None:
+    """Refuse a release beside a sum that belongs into it, and the other way round."""
+    if request.sum is None:
+        return
+    is_unmasked_step = request.sum.step == Step.ALONE
+    rule = f"{Step.ALONE} for a release outside the sum, and only for one"
+    name = "step of the sum"
+    require(is_unmasked_step is mechanism.unmasked, name, request.sum.step, rule)

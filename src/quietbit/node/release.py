@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable
-from typing import Any, final
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any, Protocol, final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,18 +22,45 @@ from quietbit.errors import InvalidParameter, require
 from quietbit.kernel.rng import RandomBits
 from quietbit.mechanism.base import Batch
 from quietbit.mechanism.batch import draw_batch
-from quietbit.node.frame import Framed
 from quietbit.node.refusal import Noted
 from quietbit.node.request import ProposedMechanism, Request, uplink_of
 from quietbit.node.sum_step import SumStep
+from quietbit.wire.payload import Framed
 from quietbit.wire.uplink import Uplink
 
-__all__ = ["LocalAcceptedRequest", "make_release"]
+__all__ = ["AcceptedRequest", "LocalAcceptedRequest", "make_release", "served", "serving", "shared"]
 
 LOGGER = logging.getLogger(__name__)
 CANNOT_SEND = "quietbit: the update cannot be sent; the zero update is released in its place."
 CANNOT_MAKE = "The release of this round is noted in the ledger, and could not be made."
 MADE_BEFORE = "The release of this round was made already: accept another request first."
+
+
+class AcceptedRequest(Protocol):
+    """A request that is noted in the ledger, and its one release.
+
+    Attributes:
+        drawn: how many samples were drawn so far; None before the first batch.
+        added: how many of their gradients were added.
+    """
+
+    drawn: int | None
+    added: int
+
+    def draw(self, count: int) -> NDArray[np.int64]:
+        """Draw a batch of ``count`` samples' places, once per step of the release."""
+
+    def add(self, rows: NDArray[Any]) -> None:
+        """Clip gradients of the samples that were drawn, one per row, and add them to the batch."""
+
+    def step(self) -> FloatVector | None:
+        """Return the randomised sum of this batch; None for the last, which is the release."""
+
+    def zero(self) -> bytes | None:
+        """Return the release of the zero update; None where it is made when the update comes."""
+
+    def release(self, update: Any) -> bytes:
+        """Return the framed release of an update; None, or one that cannot be sent, is zero."""
 
 
 def make_release(
@@ -184,3 +213,40 @@ class LocalAcceptedRequest:
             LOGGER.error("quietbit: encoding the zero update failed.", exc_info=error)
             raise Noted(CANNOT_MAKE) from error
         return payload
+
+
+_ACCEPTED: ContextVar[AcceptedRequest | None] = ContextVar("quietbit_accepted", default=None)
+# For apps in threads and processes of their own: at most one request, with its dimension.
+_SHARED: list[tuple[AcceptedRequest, int]] = []
+
+
+@contextmanager
+def serving(accepted: AcceptedRequest, *, dimension: int | None = None) -> Iterator[None]:
+    """Let the app that is called inside find its batch.
+
+    With the ``dimension``, it is found in all threads and child processes of this process.
+    """
+    token = _ACCEPTED.set(accepted)
+    shared = []
+    if dimension is not None:
+        shared.append((accepted, dimension))
+    _SHARED[:] = shared
+    try:
+        yield
+    finally:
+        _ACCEPTED.reset(token)
+        if shared == _SHARED:  # and not that of a later round, where this one's app was abandoned
+            _SHARED.clear()
+
+
+def shared() -> tuple[AcceptedRequest, int] | None:
+    """Return the request that all threads and child processes find, with its dimension."""
+    return next(iter(_SHARED), None)
+
+
+def served() -> AcceptedRequest | None:
+    """Return the request that this app is called for; None outside a round."""
+    accepted = _ACCEPTED.get()
+    if accepted is None and _SHARED:
+        accepted = _SHARED[0][0]
+    return accepted

@@ -20,7 +20,7 @@ from nvflare.apis.fl_constant import FilterKey, WorkspaceConstants
 from nvflare.private.fed.app.fl_conf import PrivacyConfiger
 
 from quietbit.errors import QuietbitError
-from quietbit.federation.gates import GATEKEEPER, NODE_KEYS
+from quietbit.federation.client import GATEKEEPER, NODE_KEYS
 from quietbit.node.gatekeeper import RemoteGate
 from quietbit.node.ledger import FileLedger
 from quietbit.node.policy import Policy

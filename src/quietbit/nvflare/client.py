@@ -40,19 +40,20 @@ from quietbit.errors import InvalidParameter, require
 from quietbit.federation.client import (
     OpenRequest,
     Subject,
+    gate_for,
+    owner_keys,
     plan_of,
     refusal,
 )
-from quietbit.federation.gates import gate_for, owner_keys
 from quietbit.federation.layout import named_arrays
 from quietbit.federation.messages import ENCLOSED, MODEL, RECORD, SPEED, NodeName
 from quietbit.federation.part import Arrival
 from quietbit.federation.parts.replay import APP
 from quietbit.federation.plan import Plan
 from quietbit.federation.terms import PREFIX
-from quietbit.node.answer_time import AnswerTime
+from quietbit.node.gate import Gate
+from quietbit.node.guard import AnswerTime
 from quietbit.node.policy import PolicyError, Simulation
-from quietbit.node.seam import Gate
 from quietbit.nvflare.patches import shut
 from quietbit.nvflare.task import (
     ABOUT,

@@ -27,12 +27,12 @@ from nvflare.apis.shareable import ReservedHeaderKey, Shareable
 from quietbit._typing import FloatVector
 from quietbit.arrays import is_tensor
 from quietbit.errors import InvalidParameter, require, require_module
-from quietbit.federation.batch import serving
 from quietbit.federation.client import Turn, named_numbers, refusal
 from quietbit.federation.layout import ModelLayout, named_arrays
 from quietbit.federation.messages import MOST_TRACEBACK, RECORD, crash_text
-from quietbit.node.answer_time import AnswerTime
+from quietbit.node.guard import AnswerTime
 from quietbit.node.refusal import Reason, Refusal
+from quietbit.node.release import serving
 
 __all__ = [
     "ABOUT",

@@ -16,6 +16,7 @@ from __future__ import annotations
 import struct
 import zlib
 from collections.abc import Callable
+from dataclasses import dataclass
 from io import BytesIO
 from typing import Any, final
 
@@ -36,6 +37,7 @@ __all__ = [
     "SHORT_SIZE",
     "VERSIONS",
     "Body",
+    "Framed",
     "Header",
     "Payload",
     "build",
@@ -268,3 +270,49 @@ def _check_body(header: Header, body: Body, expected: int) -> None:
         for start in range(0, floats.size, CHUNK):
             if not np.isfinite(floats[start : start + CHUNK]).all():
                 refuse_payload("floats of the payload", "finite", "a NaN or an infinity")
+
+
+FRAME_MAGIC = b"QBR"  # then version, round, run and node, little-endian, and the payload
+FRAME_VERSION = 2
+FRAME = struct.Struct("<3sBIQQ")
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Framed:
+    """A payload bound to a run, a round and a node."""
+
+    run: int
+    round: int
+    node: int
+    payload: bytes | memoryview
+
+    def to_bytes(self) -> bytes:
+        """Return the frame followed by the payload."""
+        return (
+            FRAME.pack(FRAME_MAGIC, FRAME_VERSION, self.round, self.run, self.node) + self.payload
+        )
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> Framed:
+        """Read a release; the aggregator checks its payload."""
+        if len(data) < FRAME.size:
+            refuse_payload("length of the release", f"at least {FRAME.size} bytes", len(data))
+        magic, version, number, run, node = FRAME.unpack_from(data)
+        if (magic, version) != (FRAME_MAGIC, FRAME_VERSION):
+            refuse_payload(
+                "magic and version of the release",
+                f"{FRAME_MAGIC!r} and {FRAME_VERSION}",
+                f"{magic!r} and {version}",
+            )
+        return cls(run, number, node, memoryview(data)[FRAME.size :])
+
+    def expect(self, run: int, number: int, node: int) -> None:
+        """Refuse a release that was made for another run or round, or by another node."""
+        for name, expected, value in (
+            ("run", run, self.run),
+            ("round", number, self.round),
+            ("node", node, self.node),
+        ):
+            if expected != value:
+                refuse_payload(f"{name} of the release", f"{expected}", value)

@@ -23,8 +23,7 @@ from quietbit.federation.round import Round
 from quietbit.kernel.rng import seeded_rng
 from quietbit.mechanism.batch import LocalSteps, PoissonBatch
 from quietbit.mechanism.length import normal_length_upper
-from quietbit.node.frame import Framed
-from quietbit.wire.payload import build
+from quietbit.wire.payload import Framed, build
 from quietbit_lab.baseline.noise import exponential_length_upper
 from quietbit_lab.baseline.skellam import Skellam
 

@@ -33,13 +33,12 @@ from quietbit import Plan
 from quietbit.errors import InvalidParameter
 from quietbit.flower import PrivateStrategy
 from quietbit.kernel.client_rng import seeded_client_rng
-from quietbit.node.frame import Framed
 from quietbit.node.policy import simulated_members
 from quietbit.node.request import run_name
 from quietbit.secagg.codec import encode
 from quietbit.secagg.identity import Identity, MemberList
 from quietbit.secagg.plan import masked_size
-from quietbit.wire.payload import Payload
+from quietbit.wire.payload import Framed, Payload
 from quietbit.wire.uplink import Uplink
 
 pytestmark = pytest.mark.filterwarnings("ignore::quietbit.flower.SeededRngWarning")

@@ -38,15 +38,15 @@ from engines.flower.kit import (
 from federation.node.makers import books, write_policy
 from quietbit import Plan
 from quietbit.errors import InvalidParameter
-from quietbit.federation.request import request_record
+from quietbit.federation.messages import request_record
 from quietbit.flower import PrivateClientApp, SeededRngWarning, Simulation
 from quietbit.flower import client as client_module
 from quietbit.kernel.client_rng import seeded_client_rng
-from quietbit.node.frame import Framed
 from quietbit.node.gate import LocalGate
 from quietbit.node.gatekeeper import Gatekeeper
 from quietbit.node.ledger import FileLedger
 from quietbit.node.policy import Policy
+from quietbit.wire.payload import Framed
 from quietbit.wire.uplink import Uplink
 
 SETTINGS = Plan.from_run_config(CONFIG)

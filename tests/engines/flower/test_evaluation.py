@@ -22,7 +22,7 @@ from engines.flower.kit import (
 )
 from federation.node.makers import books, write_policy
 from quietbit import Plan
-from quietbit.federation.request import request_record
+from quietbit.federation.messages import request_record
 from quietbit.mechanism.response import RandomisedResponse
 
 ASKS = CONFIG | {"quietbit.evaluate.epsilon": 2.0, "quietbit.evaluate.releases": 3}

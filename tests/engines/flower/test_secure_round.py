@@ -31,10 +31,10 @@ from engines.flower.secure_kit import (
 from quietbit.errors import InvalidParameter
 from quietbit.flower import PrivateStrategy
 from quietbit.node.budget import account_of
-from quietbit.node.frame import Framed
 from quietbit.privacy.account import Account
 from quietbit.secagg.plan import masked_size
 from quietbit.target import Adjacency, Target
+from quietbit.wire.payload import Framed
 from refusals import refuses
 
 pytestmark = pytest.mark.filterwarnings("ignore::quietbit.flower.SeededRngWarning")

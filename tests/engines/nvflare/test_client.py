@@ -39,13 +39,13 @@ from engines.nvflare.kit import (
 )
 from federation.node.makers import books, write_policy
 from quietbit.errors import InvalidParameter
-from quietbit.node.frame import Framed
 from quietbit.node.gate import LocalGate
 from quietbit.node.gatekeeper import Gatekeeper
 from quietbit.node.ledger import FileLedger
 from quietbit.node.policy import Policy
 from quietbit.nvflare import PrivateUplink
 from quietbit.nvflare.client import number_of
+from quietbit.wire.payload import Framed
 from quietbit.wire.uplink import Uplink
 
 SECRET = 12345.6789  # what must never leave, as a number and as a word

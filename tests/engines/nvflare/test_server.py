@@ -36,9 +36,9 @@ from engines.nvflare.kit import (
 )
 from quietbit.errors import InvalidParameter
 from quietbit.federation.exchange import NO_WEIGHT
-from quietbit.node.frame import Framed
 from quietbit.nvflare import PrivateReceiver, add_privacy
 from quietbit.nvflare.client import number_of
+from quietbit.wire.payload import Framed
 from quietbit.wire.uplink import Uplink
 
 

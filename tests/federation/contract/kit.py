@@ -25,9 +25,9 @@ from quietbit.federation.messages import ANSWERED, DECLINED
 from quietbit.federation.simulate import Score, SimulatedPlan, Training, simulate
 from quietbit.kernel.client_rng import seeded_client_rng
 from quietbit.mechanism.registry import build
-from quietbit.node.frame import Framed
 from quietbit.node.ledger import FileLedger, LedgerState, StateLedger
 from quietbit.node.refusal import Reason, Refusal
+from quietbit.wire.payload import Framed
 from quietbit.wire.uplink import Uplink
 
 SEED = 7

@@ -26,8 +26,8 @@ from quietbit.errors import QuietbitError
 from quietbit.federation.batch import private_batch
 from quietbit.mechanism.scouts import Scout
 from quietbit.node.budget import account_of
-from quietbit.node.frame import Framed
 from quietbit.node.refusal import Reason
+from quietbit.wire.payload import Framed
 from quietbit.wire.uplink import Uplink
 
 pytestmark = pytest.mark.filterwarnings("ignore::quietbit.node.policy.SeededRngWarning")

@@ -13,8 +13,7 @@ import pytest
 
 from plans import engine_plan
 from quietbit import Plan
-from quietbit.federation.client import OpenRequest, Subject, refusal
-from quietbit.federation.gates import gate_for
+from quietbit.federation.client import OpenRequest, Subject, gate_for, refusal
 from quietbit.federation.layout import named_arrays
 from quietbit.federation.messages import SUM, Ask, Asked, NodeName, Reply, pieces_of, split_pieces
 from quietbit.federation.part import Arrival, Model

@@ -14,13 +14,13 @@ from quietbit.mechanism.ball import Ball, Norm
 from quietbit.mechanism.batch import LocalSteps, PoissonBatch
 from quietbit.mechanism.response import RandomisedResponse
 from quietbit.node.budget import account_of
-from quietbit.node.frame import Framed
 from quietbit.node.gate import LocalGate
 from quietbit.node.gatekeeper import Gatekeeper, RemoteGate
 from quietbit.node.ledger import FileLedger
 from quietbit.node.policy import Policy
 from quietbit.node.refusal import BudgetSpent
 from quietbit.target import Adjacency, Target, Unit
+from quietbit.wire.payload import Framed
 from quietbit.wire.uplink import Uplink
 from refusals import refuses
 

@@ -10,9 +10,9 @@ import pytest
 
 from federation.node.makers import DIMENSION, MECHANISM, books, forbids, keeper, request
 from quietbit import InvalidParameter
-from quietbit.federation.messages import RECORD, NodeName
+from quietbit.federation.client import read_request
+from quietbit.federation.messages import RECORD, NodeName, request_record
 from quietbit.federation.plan import Plan
-from quietbit.federation.request import read_request, request_record
 from quietbit.node.request import Request, SumPart, description_of, sum_plan
 from refusals import refuses
 

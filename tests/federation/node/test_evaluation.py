@@ -17,7 +17,6 @@ from quietbit.mechanism.base import Mechanism
 from quietbit.mechanism.response import RandomisedResponse
 from quietbit.mechanism.scouts import Scouted
 from quietbit.node.budget import account_of, epsilon_spent
-from quietbit.node.frame import Framed
 from quietbit.node.gate import LocalGate
 from quietbit.node.gatekeeper import Gatekeeper, RemoteGate
 from quietbit.node.ledger import FileLedger
@@ -27,6 +26,7 @@ from quietbit.node.sender import PrivateSender
 from quietbit.privacy.account import Account
 from quietbit.privacy.cost import Cost
 from quietbit.target import Target
+from quietbit.wire.payload import Framed
 from refusals import refuses
 
 ANSWER = RandomisedResponse.within(0.5, 2, "replace-one")

@@ -17,12 +17,12 @@ from quietbit.mechanism.additive import Gaussian
 from quietbit.mechanism.ball import Ball, Norm
 from quietbit.node import channel, gatekeeper, remote_release
 from quietbit.node.channel import HEAD, MAGIC, receive, send
-from quietbit.node.frame import Framed
 from quietbit.node.gate import LocalGate
 from quietbit.node.gatekeeper import Gatekeeper, RemoteGate
 from quietbit.node.policy import PolicyError
 from quietbit.node.refusal import AnsweredBefore, BudgetSpent, NotAllowed, Noted, Unusable
 from quietbit.node.remote_release import RemoteAcceptedRequest
+from quietbit.wire.payload import Framed
 from quietbit.wire.uplink import Uplink
 from refusals import refuses
 

@@ -7,12 +7,12 @@ from federation.node.makers import DIMENSION, MECHANISM, books, forbids, keeper,
 from quietbit import Adjacency, InvalidPayload
 from quietbit.mechanism.scouts import Scout, Scouted
 from quietbit.node.budget import account_of
-from quietbit.node.frame import Framed
 from quietbit.node.policy import Policy
 from quietbit.node.refusal import BudgetSpent
 from quietbit.node.request import ProposedMechanism, description_of, run_name
 from quietbit.privacy.account import Account
 from quietbit.target import Target
+from quietbit.wire.payload import Framed
 from quietbit.wire.uplink import Uplink
 from refusals import refuses
 

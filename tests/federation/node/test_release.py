@@ -28,7 +28,6 @@ from quietbit.mechanism.projected import Projected
 from quietbit.node import ledger
 from quietbit.node import release as module
 from quietbit.node.budget import account_of
-from quietbit.node.frame import Framed
 from quietbit.node.gate import LocalGate
 from quietbit.node.ledger import FileLedger, LedgerError
 from quietbit.node.policy import SeededRngWarning
@@ -44,6 +43,7 @@ from quietbit.node.refusal import (
 from quietbit.node.request import Request, run_name
 from quietbit.privacy.account import Account
 from quietbit.target import Adjacency, Target
+from quietbit.wire.payload import Framed
 from quietbit.wire.uplink import Uplink
 from refusals import refuses
 

@@ -5,10 +5,10 @@ from dataclasses import fields, replace
 
 from federation.node.makers import MECHANISM
 from federation.secagg.kit import identity
-from quietbit.federation.messages import RECORD, SUM, NodeName, sum_request
+from quietbit.federation.client import read_request
+from quietbit.federation.messages import RECORD, SUM, NodeName, request_record, sum_request
 from quietbit.federation.part import Scope
 from quietbit.federation.plan import Plan
-from quietbit.federation.request import read_request, request_record
 from quietbit.mechanism.ball import Ball
 from quietbit.mechanism.interpolated import InterpolatedMVU
 from quietbit.mechanism.rotation import round_number

@@ -47,9 +47,8 @@ from quietbit.kernel.select import default_kernel
 from quietbit.mechanism.abilities import SampleGradients
 from quietbit.mechanism.base import Mechanism
 from quietbit.mechanism.scouts import Scout, Scouted
-from quietbit.node.frame import Framed
 from quietbit.target import Trust
-from quietbit.wire.payload import Header
+from quietbit.wire.payload import Framed, Header
 from quietbit.wire.uplink import Uplink
 
 __all__ = ["ClientSide", "Clients", "PlainRows"]

@@ -19,7 +19,7 @@ from flwr.clientapp import ClientApp
 from faulty.lesson import trained
 from quietbit import Plan
 from quietbit.flower import PrivateClientApp
-from quietbit.node.frame import Framed
+from quietbit.wire.payload import Framed
 from quietbit.wire.uplink import Uplink
 
 
