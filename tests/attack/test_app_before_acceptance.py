@@ -27,8 +27,8 @@ from quietbit.errors import InvalidParameter
 from quietbit.federation.messages import ANSWERED, DECLINED, request_record
 from quietbit.node import release
 from quietbit.node.channel import receive
-from quietbit.node.database import opened
 from quietbit.node.gatekeeper import RemoteGate
+from quietbit.node.ledger import opened
 from quietbit.node.refusal import Noted, Reason, Refusal
 
 pytestmark = pytest.mark.filterwarnings("ignore::quietbit.node.policy.SeededRngWarning")

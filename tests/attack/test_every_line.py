@@ -32,7 +32,7 @@ from quietbit.federation.messages import ANSWERED, DECLINED
 from quietbit.federation.parts import update
 from quietbit.flower import PrivateClientApp
 from quietbit.flower import client as flower_client
-from quietbit.node import answer_time, guard
+from quietbit.node import guard
 from quietbit.node.guard import GRAIN
 from quietbit.node.refusal import Reason, Refusal
 
@@ -42,7 +42,7 @@ SECONDS = 0.75
 AT_ONCE = 24  # answers that wait side by side
 LOAD = 10.0  # seconds that a busy machine may be late
 FILES = frozenset(
-    str(module.__file__) for module in (flower_client, guard, answer_time, run_client, part, update)
+    str(module.__file__) for module in (flower_client, guard, run_client, part, update)
 )
 CONSTANTS = {
     f"{DECLINED}{Refusal(Reason.UNUSABLE).to_text()}",

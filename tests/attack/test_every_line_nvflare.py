@@ -23,7 +23,7 @@ from federation.node.makers import books, write_policy
 from quietbit.federation import client as run_client
 from quietbit.federation import part
 from quietbit.federation.parts import update
-from quietbit.node import answer_time, guard
+from quietbit.node import guard
 from quietbit.node.guard import GRAIN
 from quietbit.node.refusal import Reason, Refusal
 from quietbit.nvflare import client, patches, processing, task
@@ -35,7 +35,7 @@ LOAD = 10.0  # seconds that a busy machine may be late
 MAIN_THREAD = ("disarm", "rearm")  # where alone these lines run
 FILES = frozenset(
     str(module.__file__)
-    for module in (client, patches, processing, task, guard, answer_time, run_client, part, update)
+    for module in (client, patches, processing, task, guard, run_client, part, update)
 )
 FIRST = {
     "process_task",

@@ -15,8 +15,7 @@ import pytest
 
 from cli.kit import shell
 from federation.node.makers import DIMENSION, MECHANISM, books, write_policy
-from quietbit.node.database import LedgerError
-from quietbit.node.ledger import FileLedger
+from quietbit.node.ledger import FileLedger, LedgerError
 from quietbit.node.policy import Policy, PolicyError
 from quietbit.node.sender import PrivateSender
 from quietbit.wire.uplink import Uplink

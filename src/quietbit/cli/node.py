@@ -224,13 +224,12 @@ def _status(
     from quietbit.node.budget import epsilon_spent
     from quietbit.node.costs import costs_beside
     from quietbit.node.ledger import FileLedger, Moment, NotedRelease
-    from quietbit.node.refusal_log import RefusalLog
 
     check_int(last, "last", 1)
     rules = Policy.load(policy)
     ledger = FileLedger(rules.ledger, rules.counter)
     state = ledger.read()
-    refused = RefusalLog(ledger.path).read()
+    refused = ledger.refusals()
     saved = costs_beside(ledger.path)
     honest = rules.min_honest_clients or 0
     caps: list[dict[str, Any]] = []

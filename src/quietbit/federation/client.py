@@ -5,6 +5,12 @@ Idea     a request is read and checked by the parts of the plan, in their order,
          (`quietbit.node.guard`). Whatever the app answers becomes one release: of the zero
          update, or of no cell, where nothing can be read from it. An adapter of an engine hands
          over what arrived, calls the app and carries what leaves.
+Gate     the node config is the owner's, the run config and the app are the run's: only the first
+         can name a policy (`quietbit.policy`) or the socket of a gatekeeper
+         (`quietbit.gatekeeper`). Without one nothing is released, unless the engine itself runs a
+         simulation and the app names its rules. An engine's state carries the sealed secrets of a
+         sum (`node.stores`), the head of the ledger, so that one that went back in mid-run is
+         refused, and a simulation's ledger.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ from typing import TypeAlias, final
 from attrs import field, frozen
 
 import quietbit
-from quietbit.node.database import LedgerError, opened
+from quietbit.node.ledger import LedgerError, opened
 from quietbit.privacy.release import Divergence
 
 __all__ = ["SavedCosts", "cost_version", "costs_beside"]

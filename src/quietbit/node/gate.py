@@ -2,10 +2,12 @@
 
 Idea     everything that can be refused is refused before the data are touched, from the request,
          the policy and the ledger alone. First come checks of the request and the policy
-         (`node.proposal`), whose refusals may name the fault; then the ledger, whose refusals are
-         bare values (`quietbit.node.refusal`). An accepted request is written into the ledger
+         (`propose`), whose refusals may name the fault; then the ledger, whose refusals are bare
+         values (`quietbit.node.refusal`). An accepted request is written into the ledger
          *before* the app trains, so a refusal says nothing about the data. The same code runs in
          the app's process and in a gatekeeper; `PrivateSender` uses it without an engine.
+Symbols  k: the number of honest clients that a sum's cost assumes; 0 where the server sees the
+         release.
 Source   docs/explanation/threat-model.md; docs/theory/filters.md for the accounts.
 """
 
@@ -25,10 +27,17 @@ from quietbit.mechanism.registry import identity_of
 from quietbit.node.budget import Budget
 from quietbit.node.costs import SavedCosts, costs_beside
 from quietbit.node.kinds import RESPONSE, SCOUT
-from quietbit.node.ledger import Entry, Ledger, LedgerState, Moment, mechanism_line, release_line
+from quietbit.node.ledger import (
+    Entry,
+    Ledger,
+    LedgerState,
+    LoggedRefusal,
+    Moment,
+    mechanism_line,
+    release_line,
+)
 from quietbit.node.policy import Rules
 from quietbit.node.refusal import BudgetSpent, NotAllowed, Refused, Unusable, refusal_of
-from quietbit.node.refusal_log import RefusalLog
 from quietbit.node.release import AcceptedRequest, LocalAcceptedRequest
 from quietbit.node.request import (
     MOST_ROUNDS,
@@ -195,12 +204,11 @@ class LocalGate:
         reason = refusal_of(error).reason.value
         text = error.for_owner if isinstance(error, Refused) else f"{type(error).__name__}: {error}"
         self._say(logging.WARNING, request, reason, text)
-        if self.ledger.path is None:
-            return
         budget_of = error.refused_run if isinstance(error, BudgetSpent) else ""
-        log = RefusalLog(self.ledger.path)
+        now = Moment.now()
+        refusal = LoggedRefusal(round(now.time, 3), *_name(request), reason, text)
         try:
-            log.add(*_name(request), reason, text, budget_of, Moment.now())
+            self.ledger.refuse(refusal, budget_of, now)
         except Exception as failure:
             LOGGER.error("quietbit: the refusal is not kept: %s", failure)
 

@@ -1,4 +1,4 @@
-"""The outermost frame of an answer: whatever is raised, one reply leaves at a fixed moment.
+"""The outermost frame of an answer: whatever happens, one reply leaves at a fixed moment.
 
 Idea     an engine sends the text of an exception to the server, at once. So the engine's thread
          does nothing here but wait. A worker thread decides, calls the app and makes the reply; a
@@ -16,8 +16,22 @@ What an app can do to the engine's thread from its own, and what happens then:
 | leaves no memory | an exception in here is caught; the wait goes on, and the reply is there |
 
 A process that ends (`os._exit`, a crash of native code, the system's out-of-memory killer) sends
-nothing: see docs/explanation/threat-model.md, "Time". Signals that ask the process to end wait
+nothing. Signals that ask the process to end wait
 until the answer has left.
+
+Moment   how long an app takes, and whether it fails, depends on its data. So the moment of an
+         answer is computed when its request is accepted, from the clock and the owner's policy
+         alone: `response-seconds` later, at a multiple of `GRAIN` of the clock; stamps that travel
+         with an answer say that moment.
+Symbols  T: `response-seconds`. The app has T less the time reserved for clipping, randomising and
+         packing: a quarter of T, at most `RESERVED` seconds; and less what drawing the noise of
+         local steps takes, all of which an app may leave out, at `NUMBERS` per second. A quarter of
+         T is always the app's; a request whose noise needs more than is left is refused.
+
+T is a constant: a deadline that followed earlier apps would be an answer about the data at every
+change. An owner finds it in the node's log, which says how long apps take. T = 0 waits for nothing:
+simulations, whose nodes belong to nobody. What is left (apps that overrun, processes that end) is
+in docs/explanation/threat-model.md, "Time".
 """
 
 from __future__ import annotations
@@ -155,7 +169,6 @@ def _in_grains(seconds: float) -> float:
     return math.ceil(seconds / GRAIN) * GRAIN
 
 
-LOGGER = logging.getLogger(__name__)
 Reply = TypeVar("Reply")
 Work: TypeAlias = "Callable[[Outbox[Reply]], None]"
 SLICE = 0.05  # seconds between two checks of the limits of the process

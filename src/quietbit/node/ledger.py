@@ -20,6 +20,17 @@ does. Lines are added in one transaction, which is on disk before the counter is
 its own. A crash in between leaves the ledger ahead of its counter, which is valid. Restoring *both*
 files from a copy is noticed by a process that runs, and by an engine that remembers the last head
 (docs/explanation/threat-model.md).
+
+A ledger is worth as much as the rights on its file. So every opening checks that the file is a
+regular one of this user with one name, in a folder where no other user can put or replace anything,
+a journal included. `synchronous=extra` forces a transaction to disk before it counts, and
+`secure_delete` wipes what is deleted. SQLite locks the file, and rolls back what a crash left
+(https://www.sqlite.org/lockingv3.html and https://www.sqlite.org/pragma.html).
+
+Refusals are in tables of bounded size for the owner: a server learns one of a few public values
+(`quietbit.node.refusal`). They hold nothing that depends on data: requests are refused before an
+app is called. The runs that the node's budget refused in the last 24 hours have a table of their
+own, which a flood of other requests cannot push out.
 """
 
 from __future__ import annotations
@@ -29,30 +40,154 @@ import hashlib
 import json
 import os
 import sqlite3
+import stat
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, MutableMapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
 from functools import cache
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple, TypeAlias, final
 
 from attrs import define, field, frozen
 
-from quietbit.errors import InvalidParameter, check_int, require
-from quietbit.node.database import (
-    COUNTER,
-    HELP,
-    LEDGER,
-    LedgerError,
-    created,
-    opened,
-    owned_path,
-)
+from quietbit._files import others
+from quietbit.errors import InvalidParameter, QuietbitError, check_int, require
 from quietbit.node.kinds import EVALUATIONS, text_of
 from quietbit.node.refusal import AnsweredBefore, BudgetSpent
 
-__all__ = ["FileLedger", "Ledger", "LedgerError", "LedgerState", "StateLedger"]
+__all__ = [
+    "FileLedger",
+    "Ledger",
+    "LedgerError",
+    "LedgerState",
+    "StateLedger",
+    "check_owner",
+    "opened",
+    "owned_path",
+]
+
+APPLICATION = 0x71426974  # "qBit", in the header of the file
+SCHEMA = 3  # the version of the tables; version 2 was a text file
+LEDGER = (  # lines, refusals, and the table of `node.costs`
+    "create table lines (number integer primary key, line text not null)",
+    "create table refusals (number integer primary key, time real not null, run text not null, "
+    "round integer not null, reason text not null, detail text not null)",
+    "create table reasons (reason text primary key, count integer not null)",
+    "create table refused_runs (run text primary key, time real not null, boot text not null, "
+    "running real not null)",
+    "create table costs (version text, bound text, alpha real, value real not null, "
+    "primary key (version, bound, alpha))",
+)
+COUNTER = (
+    "create table counter (ledger text not null, count integer not null, head text not null)",
+)
+PAGES = 2**16  # of 4096 bytes each: the largest file that is written
+WAIT = 60.0  # seconds until a lock that another process holds is an error
+HELP = (
+    "Restore the newest copy of both files. Without a copy the account of this node's releases is "
+    "lost: only its owner can decide to move both files away and start again with `quietbit node "
+    "init`"
+)
+IMPORT = (
+    "If an earlier quietbit wrote it, move both files away and give them to `quietbit node import`"
+)
+
+
+class LedgerError(QuietbitError):
+    """A ledger that cannot be read, written or trusted: the node then releases nothing."""
+
+
+def owned_path(path: str | os.PathLike[str], name: str) -> Path:
+    """Return an absolute path whose folder has no links in it; the file itself may not be one."""
+    place = Path(path).expanduser()
+    # A relative path would name another file in another working directory.
+    require(place.is_absolute(), name, str(path), "an absolute path")
+    return Path(os.path.realpath(place.parent)) / place.name
+
+
+def check_owner(path: Path, name: str) -> None:
+    """Refuse a file that other users could change or replace, and whatever is not a file."""
+    try:
+        file = os.lstat(path)
+    except FileNotFoundError as error:
+        raise LedgerError(
+            f"The {name} {path} is missing: only `quietbit node init` makes one, once. {HELP}."
+        ) from error
+    except OSError as error:
+        raise LedgerError(f"Cannot open the {name} {path}: {error.strerror}.") from error
+    if not stat.S_ISREG(file.st_mode) or file.st_nlink != 1:
+        raise LedgerError(
+            f"The {name} {path} must be a regular file with one name: not a FIFO, a device, a "
+            "symbolic link or a hard link."
+        )
+    _check_folder(path, name)
+    problem = others(file, name, path)
+    if problem:
+        raise LedgerError(problem)
+
+
+def _check_folder(path: Path, name: str) -> None:
+    problem = others(os.lstat(path.parent), f"folder of the {name}", path.parent)
+    if problem:
+        raise LedgerError(problem)
+
+
+@contextlib.contextmanager
+def opened(path: Path, name: str, *, write: bool = False) -> Iterator[sqlite3.Connection]:
+    """Open an owner's database for one transaction, which an exception rolls back."""
+    check_owner(path, name)
+    with _connected(path, name) as database:
+        database.execute("begin immediate" if write else "begin")
+        if database.execute("pragma application_id").fetchone()[0] != APPLICATION:
+            raise LedgerError(f"{path} is not a {name} of quietbit. {IMPORT}.")
+        version = database.execute("pragma user_version").fetchone()[0]
+        if version != SCHEMA:
+            raise LedgerError(
+                f"The {name} {path} cannot be used: it has version {version}, and this quietbit "
+                f"reads version {SCHEMA}. Install the quietbit that wrote it, or a newer one."
+            )
+        yield database
+        database.execute("commit")
+
+
+@contextlib.contextmanager
+def created(path: Path, name: str, tables: tuple[str, ...]) -> Iterator[sqlite3.Connection]:
+    """Make a database with these tables, for its owner only; refuse where the file exists."""
+    try:
+        _check_folder(path, name)
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
+    except OSError as error:
+        raise LedgerError(f"Cannot make the {name} {path}: {error.strerror}.") from error
+    with _connected(path, name) as database:
+        database.execute("pragma journal_mode = delete")
+        database.execute("begin immediate")
+        database.execute(f"pragma application_id = {APPLICATION}")
+        database.execute(f"pragma user_version = {SCHEMA}")
+        for table in tables:
+            database.execute(table)
+        yield database
+        database.execute("commit")
+
+
+@contextlib.contextmanager
+def _connected(path: Path, name: str) -> Iterator[sqlite3.Connection]:
+    """Connect to an existing file; an error of SQLite says which file it is about."""
+    try:
+        database = sqlite3.connect(
+            f"{path.as_uri()}?mode=rw", uri=True, timeout=WAIT, isolation_level=None
+        )
+        with contextlib.closing(database):
+            database.execute("pragma synchronous = extra")
+            database.execute("pragma secure_delete = on")
+            database.execute(f"pragma max_page_count = {PAGES}")
+            yield database
+    except sqlite3.Error as error:
+        remedy = ""
+        if getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_NOTADB:
+            remedy = f" {IMPORT}."
+        raise LedgerError(f"Cannot use the {name} {path}: {error}.{remedy}") from error
+
 
 FORMAT = "quietbit-ledger"
 VERSION = 2  # of the lines
@@ -60,6 +195,8 @@ DAY = 86400.0
 MOST_MECHANISMS = 256
 MOST_OF_RUN = 16  # new mechanisms per run: updates, scouts, evaluations, changes of the plan
 MOST_OF_DAY = 64  # new mechanisms of all runs in 24 hours
+MOST_REFUSALS = 256  # that are listed
+MOST_LETTERS = 400  # of a refusal's text
 MOST_STEPS = 8  # lines of steps per release
 FREE_RELEASES = 32  # the number of releases whose steps are allowed before any release is made
 START = bytes(32)
@@ -115,6 +252,23 @@ class NotedRelease(NamedTuple):
     run: str
     round: int
     when: Moment
+
+
+class LoggedRefusal(NamedTuple):
+    """One refused request: ``reason`` is a value of `Reason`, ``text`` is for the owner."""
+
+    time: float
+    run: str
+    round: int
+    reason: str
+    text: str
+
+
+class Refusals(NamedTuple):
+    """Counts of refusals by reason, since the ledger was made, and the last ones in order."""
+
+    counts: dict[str, int]
+    last: tuple[LoggedRefusal, ...]
 
 
 # Releases by mechanism, k and data set, in the order of the first of each.
@@ -384,6 +538,9 @@ class StateLedger:
         self._append(state.add(list(change(state))))
         return state
 
+    def refuse(self, refusal: LoggedRefusal, budget_of: str, now: Moment) -> None:
+        """Keep nothing: a simulated node has no owner who reads it."""
+
     def _append(self, lines: list[str]) -> None:
         text = "".join(f"{line}\n" for line in lines)
         self.state["ledger"] = str(self.state.get("ledger", "")) + text
@@ -473,6 +630,39 @@ class FileLedger:
             # The lines are on disk.
             counter.execute("update counter set count = :count, head = :head", state.mark)
             return self._keep(state)
+
+    def refusals(self) -> Refusals:
+        """Return the counts and the last refusals."""
+        with opened(self.path, "ledger") as database:
+            counts = dict(database.execute("select reason, count from reasons").fetchall())
+            last = database.execute(
+                "select time, run, round, reason, detail from refusals order by number"
+            ).fetchall()
+        return Refusals(counts, tuple(LoggedRefusal(*row) for row in last))
+
+    def refuse(self, refusal: LoggedRefusal, budget_of: str, now: Moment) -> None:
+        """Add one refusal; ``budget_of`` names the run if the node's budget refused it."""
+        with opened(self.path, "ledger", write=True) as database:
+            database.execute(
+                "insert into refusals (time, run, round, reason, detail) values (?, ?, ?, ?, ?)",
+                refusal._replace(text=refusal.text[:MOST_LETTERS]),
+            )
+            database.execute(
+                "delete from refusals where number <= (select max(number) from refusals) - ?",
+                (MOST_REFUSALS,),
+            )
+            database.execute(
+                "insert into reasons values (?, 1) on conflict (reason) do update set "
+                "count = count + 1",
+                (refusal.reason,),
+            )
+            if budget_of:
+                rows = database.execute("select * from refused_runs").fetchall()
+                gone = [(run,) for run, *moment in rows if not Moment(*moment).is_within_day(now)]
+                database.executemany("delete from refused_runs where run = ?", gone)
+                database.execute(
+                    "insert or replace into refused_runs values (?, ?, ?, ?)", (budget_of, *now)
+                )
 
     def _read(self, database: sqlite3.Connection, counter: sqlite3.Connection) -> LedgerState:
         """Read all lines and the counter, which cannot pass them while they are locked.

@@ -12,8 +12,7 @@ import os
 from pathlib import Path
 
 from quietbit.errors import check_int, require
-from quietbit.node.database import LedgerError, check_owner, owned_path
-from quietbit.node.ledger import FileLedger, LedgerState
+from quietbit.node.ledger import FileLedger, LedgerError, LedgerState, check_owner, owned_path
 
 __all__ = ["import_ledger"]
 

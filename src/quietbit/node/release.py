@@ -2,7 +2,8 @@
 
 Idea     a request is in the ledger before its app trains. After that one release is made, of the
          same size as any other: of the zero update if something went wrong (an app that raised, a
-         NaN, arrays of other shapes). So a failure looks like a release.
+         NaN, arrays of other shapes). So a failure looks like a release. An app that protects
+         samples finds the accepted request (`served`), and hands its gradients over there.
 """
 
 from __future__ import annotations

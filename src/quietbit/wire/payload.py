@@ -1,10 +1,12 @@
-"""A payload: header, body and checksums, in one canonical form; every field is checked on reading.
+"""A payload: header, body and checksums, in one canonical form, and its frame: run, round, node.
 
 Idea     every field of the header is fixed before an update is seen, so a server compares it with
          its own before it reads anything else. Equal codes give equal bytes and different bytes
          mean different codes: lengths are exact, padding bits are zero, floats are finite. The body
          is written in place, without a copy. Sources of the wrong size are refused before memory is
-         allocated for them.
+         allocated for them. A payload names its mechanism alone; before it stands a frame that
+         binds it to one request, so that a server takes no release of another run or round, and
+         none of another node's.
 Symbols  b = bits per code; d = number of codes, the dimension of the update (Skellam pads it to a
          power of two); the body has ceil(b d / 8) bytes: version 1. A body without codes has b = 0
          and a length given by its mechanism, and a shorter header: version 2.
@@ -16,7 +18,6 @@ from __future__ import annotations
 import struct
 import zlib
 from collections.abc import Callable
-from dataclasses import dataclass
 from io import BytesIO
 from typing import Any, final
 
@@ -278,7 +279,7 @@ FRAME = struct.Struct("<3sBIQQ")
 
 
 @final
-@dataclass(frozen=True, slots=True)
+@frozen
 class Framed:
     """A payload bound to a run, a round and a node."""
 

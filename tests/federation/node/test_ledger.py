@@ -12,7 +12,6 @@ import pytest
 
 from federation.node.makers import MECHANISM
 from quietbit.node.budget import account_of
-from quietbit.node.database import opened
 from quietbit.node.ledger import (
     MOST_MECHANISMS,
     MOST_OF_DAY,
@@ -23,6 +22,7 @@ from quietbit.node.ledger import (
     Moment,
     StateLedger,
     mechanism_line,
+    opened,
     release_line,
 )
 from quietbit.node.refusal import AnsweredBefore, BudgetSpent

@@ -6,19 +6,28 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from attrs import evolve
 
 from federation.node.makers import DIMENSION, books, keeper, request
 from quietbit.errors import InvalidParameter
-from quietbit.node.ledger import LedgerError, Moment
+from quietbit.node.ledger import (
+    MOST_LETTERS,
+    MOST_REFUSALS,
+    FileLedger,
+    LedgerError,
+    LoggedRefusal,
+    Moment,
+)
 from quietbit.node.policy import PolicyError
 from quietbit.node.refusal import BudgetSpent, NotAllowed
-from quietbit.node.refusal_log import MOST_LETTERS, MOST_REFUSALS, RefusalLog
 from quietbit.node.stores import ModelFolder
 
 
 def history(folder):
-    return RefusalLog(folder / "ledger").read()
+    return file_ledger(folder).refusals()
+
+
+def file_ledger(folder):
+    return FileLedger(folder / "ledger", folder / "counter")
 
 
 def test_every_decision_is_a_line_of_the_log_and_a_refusal_one_of_the_file(tmp_path, caplog):
@@ -61,18 +70,19 @@ def test_failures_of_an_app_are_in_no_refusal(tmp_path):
         folder.mkdir()
         keeper(folder).accept(request()).release(update)
         seen = history(folder)
-        found.append((dict(seen.counts), [evolve(one, time=0.0) for one in seen.last]))
+        found.append((dict(seen.counts), [one._replace(time=0.0) for one in seen.last]))
     assert found == [found[0]] * 3
 
 
 def test_the_file_is_bounded_whatever_is_asked(tmp_path):
     keeper(tmp_path)
-    found = RefusalLog(tmp_path / "ledger")
+    found = file_ledger(tmp_path)
     now = Moment.now()
     for number in range(MOST_REFUSALS + 20):
-        found.add("9" * 20, number, "invalid-request", "x" * (MOST_LETTERS + 1), "", now)
-    assert len(found.read().last) == MOST_REFUSALS
-    assert found.read().counts == {"invalid-request": MOST_REFUSALS + 20}
+        text = "x" * (MOST_LETTERS + 1)
+        found.refuse(LoggedRefusal(0.0, "9" * 20, number, "invalid-request", text), "", now)
+    assert len(found.refusals().last) == MOST_REFUSALS
+    assert found.refusals().counts == {"invalid-request": MOST_REFUSALS + 20}
     assert (tmp_path / "ledger").stat().st_size < 2**18
 
 
@@ -83,7 +93,7 @@ def test_refusals_that_cannot_be_kept_stop_no_release(tmp_path, monkeypatch, cap
     def full(*_):
         raise LedgerError("The disk is full.")
 
-    monkeypatch.setattr(RefusalLog, "add", full)
+    monkeypatch.setattr(FileLedger, "refuse", full)
     with pytest.raises(InvalidParameter):
         gate.accept(request(3, dimension=41))
     assert "the refusal is not kept" in caplog.text
@@ -94,12 +104,12 @@ def test_refusals_that_cannot_be_kept_stop_no_release(tmp_path, monkeypatch, cap
 
 def test_runs_that_the_budget_refused_are_forgotten_after_a_day(tmp_path):
     keeper(tmp_path)
-    found = RefusalLog(tmp_path / "ledger")
+    found = file_ledger(tmp_path)
     now = Moment(1e9, "boot", 5.0)
-    found.add("7", 1, "budget-spent", "", "7 mark", now)
+    found.refuse(LoggedRefusal(0.0, "7", 1, "budget-spent", ""), "7 mark", now)
     later = Moment(now.time + 86401, "boot", now.running + 86401)
     assert books(tmp_path).refused_runs == {"7 mark": now}
-    found.add("8", 1, "budget-spent", "", "8 mark", later)
+    found.refuse(LoggedRefusal(0.0, "8", 1, "budget-spent", ""), "8 mark", later)
     assert books(tmp_path).refused_runs == {"8 mark": later}
 
 
