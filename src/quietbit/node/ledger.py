@@ -49,7 +49,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple, TypeAlias, final
 
-from attrs import define, field, frozen
+from attrs import define, field
 
 from quietbit._files import others
 from quietbit.errors import InvalidParameter, QuietbitError, check_int, require
@@ -515,35 +515,44 @@ def first_line() -> Entry:
 
 
 @final
-@frozen(eq=False)
+@define(eq=False)
 class StateLedger:
     """A ledger in a mapping, for simulations; an empty mapping starts a new one."""
 
     state: MutableMapping[str, Any]
     path: ClassVar[Path | None] = None
+    _text: str = field(default="", init=False)  # what was read before
+    _totals: LedgerState | None = field(default=None, init=False)  # of it
 
     def read(self) -> LedgerState:
-        """Return the totals."""
-        state = LedgerState("The ledger in the state")
+        """Return the totals; lines that were read before are not read again."""
         text = str(self.state.get("ledger", ""))
-        for line in text.splitlines():
-            state.take(line)
+        totals = self._totals
+        if totals is None or not text.startswith(self._text):
+            totals = LedgerState("The ledger in the state")
+            self._text = ""
+        self._totals = None  # after an error, all lines are read anew
+        for line in text[len(self._text) :].splitlines():
+            totals.take(line)
+        self._text = text
         if not text:
-            self._append(state.add([first_line()]))
-        return state
+            self._append(totals.add([first_line()]))
+        self._totals = totals
+        return totals
 
     def update(self, change: Change) -> LedgerState:
         """Add the lines that ``change`` returns for the totals; where it raises, add nothing."""
-        state = self.read()
-        self._append(state.add(list(change(state))))
-        return state
+        totals = self.read()
+        entries = list(change(totals))
+        self._append(totals.add(entries))
+        return totals
 
     def refuse(self, refusal: LoggedRefusal, budget_of: str, now: Moment) -> None:
         """Keep nothing: a simulated node has no owner who reads it."""
 
     def _append(self, lines: list[str]) -> None:
-        text = "".join(f"{line}\n" for line in lines)
-        self.state["ledger"] = str(self.state.get("ledger", "")) + text
+        self._text += "".join(f"{line}\n" for line in lines)
+        self.state["ledger"] = self._text
 
 
 ADD_LINE = "insert into lines values (?, ?)"

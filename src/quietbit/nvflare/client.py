@@ -51,7 +51,7 @@ from quietbit.federation.part import Arrival
 from quietbit.federation.parts.replay import APP
 from quietbit.federation.plan import Plan
 from quietbit.federation.terms import PREFIX
-from quietbit.node.gate import Gate
+from quietbit.node.gate import Gate, LocalGate
 from quietbit.node.guard import AnswerTime
 from quietbit.node.policy import PolicyError, Simulation
 from quietbit.nvflare.patches import shut
@@ -80,8 +80,9 @@ BESIDE = (MODEL, SPEED, ENCLOSED)  # what parts need beside a request for an upd
 KNOWN = {"settings", UPDATE, ABOUT, *BESIDE}
 TABLE = PREFIX.removesuffix(".")
 STARTS = (EventType.ABOUT_TO_START_RUN, EventType.START_RUN)
-# What a gate remembers of a run, by engine.
+# By engine: what a gate remembers of a run, and the gate of the policy that was in force last.
 _STATES: WeakKeyDictionary[Any, dict[str, Any]] = WeakKeyDictionary()
+_GATES: WeakKeyDictionary[Any, LocalGate] = WeakKeyDictionary()
 
 
 def number_of(name: str) -> int:
@@ -259,6 +260,11 @@ class PrivateUplink(Filter):  # type: ignore[misc]
         state = _STATES.setdefault(fl_ctx.get_engine(), {})
         rules = self._rules if simulated else None
         gate = gate_for(owner, state, dict, rules)
+        if isinstance(gate, LocalGate):
+            kept = _GATES.get(fl_ctx.get_engine())
+            if kept is not None and kept.rules is gate.rules:
+                gate = kept  # which has read the ledger before
+            _GATES[fl_ctx.get_engine()] = gate
         return gate, simulated and not owner_keys(owner)
 
 
