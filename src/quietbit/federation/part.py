@@ -37,7 +37,6 @@ __all__ = [
     "Scope",
     "Step",
     "begun",
-    "close_parts",
     "lifted",
     "released_dimension",
 ]
@@ -283,18 +282,3 @@ def lifted(parts: tuple[Part, ...], mean: FloatVector) -> FloatVector:
     for part in reversed(parts):
         mean = part.lift(mean)
     return mean
-
-
-def close_parts(
-    parts: tuple[Part, ...], closed: Closed
-) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
-    """Tell parts of a round that is over; return columns of its report, and records by section."""
-    columns: dict[str, Any] = {}
-    records: dict[str, dict[str, Any]] = {}
-    for part in reversed(parts):
-        record = part.close(closed)
-        if part.in_columns:
-            columns.update(record)
-        elif record:
-            records[part.section] = dict(record)
-    return columns, records

@@ -62,7 +62,7 @@ SECTIONS: tuple[type[Section], ...] = (
     InSubspace,
     Replay,
     Stragglers,
-)  # parts of a run act in this order
+)  # the first is always there; parts of a run act in this order
 # Names that the layers below use for a key's value.
 BELOW = {
     "norm of the ball": "mechanism.norm",
@@ -72,36 +72,9 @@ BELOW = {
 }
 
 
-def _secure_aggregation(value: Table | None) -> SecureAggregation | None:
-    return SecureAggregation.optional(value)
-
-
-def _samples(value: Table | None) -> Samples | None:
-    return Samples.optional(value)
-
-
-def _adaptive_clip(value: Table | None) -> AdaptiveClipping | None:
-    return AdaptiveClipping.optional(value)
-
-
-def _evaluate(value: Table | None) -> Evaluate | None:
-    return Evaluate.optional(value)
-
-
-def _replay(value: Table | None) -> Replay | None:
-    return Replay.optional(value)
-
-
-def _weights(value: Table | None) -> Weights | None:
-    return Weights.optional(value)
-
-
-def _stragglers(value: Table | None) -> Stragglers | None:
-    return Stragglers.optional(value)
-
-
-def _subspace(value: Table | None) -> InSubspace | None:
-    return InSubspace.optional(value)
+def _table(value: Table) -> Any:
+    """Return what a section is read from, once the plan has all of them."""
+    return value
 
 
 @frozen
@@ -122,27 +95,28 @@ class Plan(Terms):
     (1e-05, 5.31)
     """
 
-    secure_aggregation: SecureAggregation | None = field(
-        default=None, converter=_secure_aggregation
-    )
-    samples: Samples | None = field(default=None, converter=_samples)
-    adaptive_clip: AdaptiveClipping | None = field(default=None, converter=_adaptive_clip)
-    evaluate: Evaluate | None = field(default=None, converter=_evaluate)
-    replay: Replay | None = field(default=None, converter=_replay)
-    weights: Weights | None = field(default=None, converter=_weights)
-    stragglers: Stragglers | None = field(default=None, converter=_stragglers)
-    subspace: InSubspace | None = field(default=None, converter=_subspace)
+    secure_aggregation: SecureAggregation | None = field(default=None, converter=_table)
+    samples: Samples | None = field(default=None, converter=_table)
+    adaptive_clip: AdaptiveClipping | None = field(default=None, converter=_table)
+    evaluate: Evaluate | None = field(default=None, converter=_table)
+    replay: Replay | None = field(default=None, converter=_table)
+    weights: Weights | None = field(default=None, converter=_table)
+    stragglers: Stragglers | None = field(default=None, converter=_table)
+    subspace: InSubspace | None = field(default=None, converter=_table)
 
     def __attrs_post_init__(self) -> None:
         """Check every field, fill in what follows from others, and refuse what does not fit."""
+        for section in SECTIONS[1:]:
+            table = getattr(self, section.title)
+            object.__setattr__(self, section.title, section.optional(table))
         check_fields(self)
         self.complete()
         _check_pairs(self)
         self.check_run()
         _check_strength(self)
         _check_trust(self)
-        for section in self.sections:
-            section.check_plan(self)
+        for present in self.sections:
+            present.check_plan(self)
 
     def check_run(self) -> None:
         """Refuse a plan that the engine of a run could not follow."""

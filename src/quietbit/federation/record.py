@@ -108,7 +108,7 @@ class RoundReport:
     steps: tuple[int, ...] = ()
     clip: float | None = None  # where it moves
     # of the worst client when the round, and the evaluation of its model, were over; none in a run
-    # with unprotected replies
+    # with unprotected replies, or in a simulation without a budget
     epsilon_upper: float | None = 0.0
     # of those that declined: who could not replay what they were sent, and get the full model next
     resyncs: int = 0

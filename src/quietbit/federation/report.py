@@ -19,7 +19,6 @@ from typing import Any, final
 
 from quietbit._files import write_json
 from quietbit.errors import one_line
-from quietbit.federation.costs import spread
 from quietbit.federation.record import LETTERS, NAMED, SHOWN, NodeReport, RoundReport, grouped
 from quietbit.federation.terms import Terms
 from quietbit.privacy.guarantee import Guarantee
@@ -52,6 +51,7 @@ class Report:
     scores: tuple[Mapping[str, float], ...] = ()  # of the server's own ``evaluate_fn``, by round
     evaluations: tuple[Any, ...] = ()  # `run.parts.evaluation.EvaluationReport` each
     unprotected: int = 0  # nodes that sent what no gate lets out: there is no guarantee
+    participation: str = ""  # releases and epsilons of some nodes, in words
     numbers: tuple[str, ...] = ()  # names of what owners let out as it is, beside releases
     uplink_beside: int = 0  # bytes of messages outside of rounds, such as evaluations
     downlink_beside: int = 0
@@ -97,7 +97,7 @@ class Report:
     def __str__(self) -> str:
         head = f"quietbit: run {self.run}, {self.dimension:,} parameters"
         lines = [
-            f"{head}, mechanism {self.identity[:16]}",
+            f"{head}, mechanism {self.identity[:16] or self.settings.mechanism.name}",
             "Rounds, with the bytes of whole messages",
             "round  asked  answered  declined  failed  refused      uplink    downlink  notes",
         ]
@@ -114,9 +114,8 @@ class Report:
             rule = "answers are randomised, and of the nodes that were asked"
             lines.append(f"Evaluations, with 95 % intervals ({rule})")
             lines += [f"{entry.round:5}  {entry}" for entry in self.evaluations]
-        counts = [(node.releases, node.epsilon_upper or 0.0) for node in self.nodes]
-        if counts and not self.unprotected:
-            lines.append(f"Releases per node, in this run: {spread(counts)}")
+        if self.participation:
+            lines.append(f"Releases per node, in this run: {self.participation}")
         reasons = []
         for entry in self.rounds:
             reasons += [f"round {entry.round}: {line}" for line in grouped(entry.reasons)]
@@ -124,7 +123,7 @@ class Report:
             lines += ["What went wrong", *reasons[:SHOWN]]
         if len(reasons) > SHOWN:
             lines.append(f"... and {len(reasons) - SHOWN} more")
-        if self.guarantee is not None or self.unprotected:
+        if self.guarantee is not None or self.unprotected or self.settings.public:
             lines.append(self.promise())
         return "\n".join(lines)
 
@@ -135,6 +134,8 @@ class Report:
         """
         if self.unprotected:
             return self.no_guarantee(self.unprotected)
+        if self.settings.public:
+            return "No guarantee: updates left without noise."
         if self.guarantee is None:
             return "Nothing was released."
         who = "The worst client"

@@ -288,6 +288,25 @@ class Round:
         )
         return replace(report, **self.collector.columns())
 
+    def close(self) -> RoundReport:
+        """End the round and tell the parts; return its counts, with what the parts report."""
+        self.end()
+        closed = self.closed()
+        report = closed.report
+        for side in self.side_rounds:
+            report = report.with_side_round(side.report())
+        columns: dict[str, Any] = {}
+        records = {}
+        for part in reversed(self.parts):
+            record = part.close(closed)
+            if part.in_columns:
+                columns.update(record)
+            elif record:
+                records[part.section] = dict(record)
+        if self.skipped is not None:
+            columns["skipped"] = self.skipped
+        return replace(report, **columns, records=records)
+
     def closed(self) -> Closed:
         """Return what parts report a round by, once it is over."""
         return Closed(

@@ -17,6 +17,7 @@ from typing import Any, TypeVar, final
 
 from quietbit.errors import QuietbitError, require
 from quietbit.federation.collectors import Collector, Plain, Singles
+from quietbit.federation.costs import spread
 from quietbit.federation.messages import Asked, BatchFault, Node, Reply, pieces_of, request_record
 from quietbit.federation.node_costs import NodeCosts
 from quietbit.federation.outlook import outlook
@@ -27,7 +28,6 @@ from quietbit.federation.part import (
     Scope,
     Step,
     begun,
-    close_parts,
     lifted,
     released_dimension,
 )
@@ -238,19 +238,11 @@ class Run:
     def over(self, current: Round) -> RoundReport:
         """Count a round that is over, and those beside it; say what became of it."""
         self._open = None
-        current.end()
-        closed = current.closed()
-        fields, records = close_parts(self.parts, closed)
-        report = closed.report
-        for side in current.side_rounds:
-            report = report.with_side_round(side.report())
+        report = current.close()
         rounds = [current, *current.side_rounds]
         for node in set[Node]().union(*(member.failed() for member in rounds)):
             self.updates[node].failed += 1
-        if current.skipped is not None:
-            fields["skipped"] = current.skipped
-        epsilon = self.epsilon_upper()
-        outcome = replace(report, **fields, epsilon_upper=epsilon, records=records)
+        outcome = replace(report, epsilon_upper=self.epsilon_upper())
         self.rounds.append(outcome)
         crashes = [crash for member in rounds for crash in member.crashes]
         self._faults = Counter(current.faults)
@@ -324,17 +316,22 @@ class Run:
             identity = identity_of(self._mechanism).hex()
             dimension = self._mechanism.ball.dimension
         evaluating = self.find(Evaluating)
+        nodes = self._costs.nodes(guaranteed=not self.unprotected)
+        participation = ""
+        if nodes and not self.unprotected:
+            participation = spread([(node.releases, node.epsilon_upper or 0.0) for node in nodes])
         return Report(
             settings=self.plan,
             run=self.number,
             identity=identity,
             dimension=dimension,
             rounds=tuple(rounds),
-            nodes=self._costs.nodes(guaranteed=not self.unprotected),
+            nodes=nodes,
             guarantee=guarantee,
             scores=tuple(scores),
             evaluations=() if evaluating is None else tuple(evaluating.reports),
             unprotected=len(self.unprotected),
+            participation=participation,
             numbers=tuple(sorted(self.numbers)),
             uplink_beside=self.uplink_beside,
             downlink_beside=self.downlink_beside,

@@ -422,7 +422,7 @@ class LocalFederation(Federation):
         raise NotImplementedError
 
     def report(self):
-        return {"guarantee": {"epsilon_upper": self.run.guarantee.epsilon_upper}}
+        return self.run.report().to_json()
 
     def state_ledger(self, node):
         raise NotImplementedError

@@ -21,6 +21,7 @@ import numpy as np
 import pytest
 
 from federation.contract.kit import (
+    ADAPTERS,
     Federation,
     FlareFederation,
     FlowerFederation,
@@ -102,9 +103,8 @@ def test_every_round_has_the_median_norm(changed: Path, tmp_path: Path, name: st
     assert len(medians) == ROUNDS
     records = [record["release_norms"]["median"] for record in found["records"]]
     assert records == pytest.approx(medians, rel=1e-6)
-    if name != "local":  # a simulation has no table
-        said = [float(number) for number in SAID.findall(found["text"])]
-        assert said == pytest.approx(medians, rel=1e-3)
+    said = [float(number) for number in SAID.findall(found["text"])]
+    assert said == pytest.approx(medians, rel=1e-3)
 
 
 @pytest.mark.parametrize("name", UNSEEN)
@@ -138,7 +138,7 @@ def play(name: str, folder: Path) -> dict[str, Any]:
     if name in UNSEEN:
         unseen = LocalFederation(UNSEEN[name] | SECTION, nodes=NODES, folder=folder)
         unseen.play()
-        return {"records": unseen.run.records}
+        return {"records": [dict(entry.records) for entry in unseen.run.report().rounds]}
     config = CONFIG | SECTION
     kinds = {kind.name: kind for kind in (LocalFederation, FlowerFederation, FlareFederation)}
     federation = kinds[name](config, nodes=NODES, folder=folder)
@@ -147,12 +147,12 @@ def play(name: str, folder: Path) -> dict[str, Any]:
         before = federation.model.astype(np.float64)
         federation.play()
         payloads.append([payload(federation, node, before).hex() for node in range(NODES)])
-    if isinstance(federation, LocalFederation):
-        return {"payloads": payloads, "records": federation.run.records, "text": ""}
     lines = Lines()
     logging.basicConfig(level=logging.INFO, handlers=[lines], force=True)
     records = [entry["records"] for entry in federation.report()["rounds"]]
     text = "\n".join(lines.said)  # NVFlare's log has the report at the end
+    if isinstance(federation, LocalFederation):
+        text = str(federation.run.report())
     if isinstance(federation, FlowerFederation):
         text = str(federation.strategy.report())
     return {"payloads": payloads, "records": records, "text": text}
@@ -213,19 +213,20 @@ class Bytes(Part):
         return {"down": self.down, "up": self.up, "taken": self.taken}
 
 
-@pytest.mark.parametrize("kind", [FlowerFederation, FlareFederation], ids=lambda kind: kind.name)
+@pytest.mark.parametrize("kind", ADAPTERS, ids=lambda kind: kind.name)
 def test_a_part_of_ones_own(kind: type[Federation], tmp_path: Path) -> None:
     federation = kind(CONFIG, nodes=NODES, folder=tmp_path, parts=[Bytes()])
-    for _ in range(ROUNDS):
+    rounds = 1 if kind is LocalFederation else ROUNDS  # a simulation plays from its start again
+    for _ in range(rounds):
         federation.play()
     report = federation.report()
     records = [entry["records"]["bytes"] for entry in report["rounds"]]
-    assert len(records) == ROUNDS
+    assert len(records) == rounds
     assert records[0]["up"] == report["rounds"][0]["uplink"]
     assert records[-1] == {
         "down": report["downlink"],
         "up": report["uplink"],
-        "taken": ROUNDS * NODES,
+        "taken": rounds * NODES,
     }
 
 

@@ -41,10 +41,29 @@ def test_the_guarantee_is_the_ledger_of_the_busiest_client():
     assert run.points[-1].guarantee == run.guarantee
 
 
-def test_uplink_bytes_are_counted():
-    run = simulate(small_problem(), *planned(rounds=3))
+def test_the_report_is_that_of_an_engine():
+    run = simulate(small_problem(), *planned(rounds=3, cohort=60, evaluate_every=1, epsilon=50.0))
     assert run.bytes_per_client == 64 + 5  # a header, and 39 bits
-    assert run.points[-1].uplink_bytes == 3 * 20 * 69
+    report = run.report()
+    assert report.uplink == run.uplink_bytes == run.points[-1].uplink_bytes == 3 * 60 * 69
+    assert report.downlink == run.downlink_bytes == 3 * 60 * 39 * 4
+    epsilons = [entry.epsilon_upper for entry in report.rounds]
+    assert epsilons == [point.guarantee.epsilon_upper for point in run.points]
+    assert [score["accuracy"] for score in report.scores] == [
+        point.score.accuracy for point in run.points
+    ]
+    text = str(report)
+    assert run.guarantee.sentence() in text
+    assert run.spread in text
+    assert report.to_json()["settings"]["quietbit.cohort"] == 60
+
+
+def test_the_report_of_a_run_without_privacy_says_so():
+    run = simulate(small_problem(), *planned(mechanism="none", design_epsilon=None, rounds=2))
+    report = run.report()
+    assert [entry.answered for entry in report.rounds] == [20, 20]
+    assert report.guarantee is None
+    assert "No guarantee" in str(report)
 
 
 def test_momentum_and_step_by_hand():
@@ -121,12 +140,18 @@ def test_what_was_finished_stays(fault, status):
     assert (
         run.account.counts.max() >= 1
     )  # the round that failed is on the account: its payloads may be out
+    rounds = run.report().rounds
+    assert [entry.skipped for entry in rounds] == [False, False, True]
+    assert [entry.asked for entry in rounds] == [20, 20, 20]
 
 
 def test_a_diverging_run_says_so():
     run = simulate(small_problem(), *planned(lr=1e30, evaluate_every=1))
     assert run.status == "diverged"
     assert run.reason.startswith("The run diverged in round 1")
+    (entry,) = run.report().rounds
+    assert entry.skipped
+    assert "diverged" in entry.sentences()[0]
 
 
 def test_nan_parameters_are_caught_before_anything_is_released():

@@ -19,6 +19,7 @@ from __future__ import annotations
 import time
 from collections import defaultdict
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from logging import getLogger
 from typing import Any, TypeAlias
@@ -26,11 +27,11 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from quietbit._threads import one_thread
+from quietbit._typing import FloatVector
 from quietbit.errors import QuietbitError, require
-from quietbit.federation.costs import ClientCosts
 from quietbit.federation.layout import named_arrays
 from quietbit.federation.messages import ENCLOSED, MODEL, SPEED, Asked, Node
-from quietbit.federation.part import Model, Part, Scope, begun, close_parts, lifted
+from quietbit.federation.part import Model, Part, Scope, begun, lifted
 from quietbit.federation.parts.adaptive_clip import Scouting
 from quietbit.federation.parts.subspace import Basis
 from quietbit.federation.record import Counts
@@ -117,10 +118,13 @@ def simulate(
                 # Who takes part.
                 clients = schedule.cohort(number - 1)
 
+                epsilon = None
                 if account is not None:
                     # Does the budget allow it?
                     charged = schedule.charged(number - 1)
-                    if _exceeds_budget(plan, account, charged):
+                    if plan.epsilon is not None:
+                        epsilon = account.worst(plan.delta, after=charged).epsilon_upper
+                    if epsilon is not None and epsilon > plan.target.epsilon:
                         run.status = TARGET
                         run.reason = (
                             f"Round {number} would exceed the budget epsilon {plan.epsilon:g}."
@@ -133,21 +137,25 @@ def simulate(
                 # Ask: parts complete the requests.
                 model = Model.of(named_arrays({WEIGHTS: w}), plan.local_arrays, step)
                 unit = run.clips[-1] if run.clips else 1.0
-                current = play_round(number, clients, mechanism, side, w, all_parts, model, run)
+                current = _open_round(number, clients, mechanism, side, all_parts, model)
+                current.skipped = True
+                try:
+                    _answer(current, side, w)
 
-                # Step: as clients will replay it, or with momentum on the mean.
-                step_of_nodes = current.advance(unit)
-                if step_of_nodes is not None and step_of_nodes.arrays is not None:
-                    w = np.array(step_of_nodes.arrays[WEIGHTS])
-                else:
-                    mean = current.mean()
-                    if mean is None:
-                        raise QuietbitError(str(current.notes[0]) if current.notes else "no mean.")
-                    v = training.momentum * v + current.lift(mean) / unit
-                    w = (w - training.lr * v).astype(np.float32)
-                _, records = close_parts(current.parts, current.closed())
-                run.records.append(records)
-                _check_diverged(w, number)
+                    # Step: as clients will replay it, or with momentum on the mean.
+                    step_of_nodes = current.advance(unit)
+                    if step_of_nodes is not None and step_of_nodes.arrays is not None:
+                        w = np.array(step_of_nodes.arrays[WEIGHTS])
+                    else:
+                        v = training.momentum * v + _mean(current) / unit
+                        w = (w - training.lr * v).astype(np.float32)
+                    _check_diverged(w, number)
+                    current.skipped = False
+                except QuietbitError as error:
+                    current.not_taken(error)
+                    raise
+                finally:
+                    run.round_reports.append(replace(current.close(), epsilon_upper=epsilon))
                 run.rounds = number
                 run.parameters = w
 
@@ -180,24 +188,22 @@ def play_round(
     side: ClientSide,
     parameters: Rows,
     parts: tuple[Part, ...] = (),
-    model: Model | None = None,
-    run: Run | None = None,
 ) -> Round:
-    """Ask clients in a round, and let them answer; bytes are counted in the ``run``."""
-    current = _open_round(number, mechanism, side, parts, model)
-    current.start([Asked(client) for client in clients.tolist()])
-    _answer(current, side, parameters, run)
+    """Ask clients in a round without a model, and let them answer."""
+    current = _open_round(number, clients, mechanism, side, parts)
+    _answer(current, side, parameters)
     return current
 
 
 def _open_round(
     number: int,
+    clients: Clients,
     mechanism: Mechanism | None,
     side: ClientSide,
     parts: tuple[Part, ...],
-    model: Model | None,
+    model: Model | None = None,
 ) -> Round:
-    """Return an empty round."""
+    """Return a round that is about to ask these clients."""
     if mechanism is not None:
         mechanism = mechanism.for_round(RUN, number - 1)
     lift = partial(lifted, parts)
@@ -214,21 +220,18 @@ def _open_round(
             side=lambda aside: make(side_scope(scope, aside)),
         )
 
-    return make(scope)
+    current = make(scope)
+    current.start([Asked(client) for client in clients.tolist()])
+    return current
 
 
-def _answer(current: Round, side: ClientSide, parameters: Rows, run: Run | None) -> None:
+def _answer(current: Round, side: ClientSide, parameters: Rows) -> None:
     """Let clients answer whatever a round asks, until it is over."""
     while (ask := current.next()) is not None:
         for asked in ask.requests:
-            model_bytes = _model_bytes(asked, current.model)
             enclosed_bytes = _size(asked.records.get(ENCLOSED, {}).values())
-            asked.size = model_bytes + enclosed_bytes
+            asked.size = _model_bytes(asked, current.model) + enclosed_bytes
             current.sent(asked)
-            if run is not None:
-                run.enclosed_bytes += enclosed_bytes
-                if run.plan.replay is not None:
-                    run.replayed_bytes = (run.replayed_bytes or 0) + model_bytes
         nodes = [asked.node for asked in ask.requests]
         for member in (*current.side_rounds, current):
             own = [node for node in nodes if current.of(node) is member]
@@ -280,11 +283,12 @@ def _mechanism(problem: Problem, plan: SimulatedPlan, training: Training) -> Mec
     return plan.mechanism_for(problem.dimension, problem.sizes, releases)
 
 
-def _exceeds_budget(plan: SimulatedPlan, account: ClientCosts, charged: Clients) -> bool:
-    """Return whether one more release of each of these clients would cost more than planned."""
-    if plan.epsilon is None:
-        return False
-    return account.worst(plan.delta, after=charged).epsilon_upper > plan.epsilon
+def _mean(current: Round) -> FloatVector:
+    """Return the mean of a round, of the model's numbers; a round without one raises."""
+    mean = current.mean()
+    if mean is None:
+        raise QuietbitError(str(current.notes[0]) if current.notes else "no mean.")
+    return current.lift(mean)
 
 
 def _check_diverged(w: Rows, number: int) -> None:

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Any, final
+from dataclasses import asdict, dataclass, field
+from typing import final
 
 from quietbit.federation.compare import FLOAT_BYTES
 from quietbit.federation.costs import ClientCosts
 from quietbit.federation.parts.weights import effective, weight_of
+from quietbit.federation.record import RoundReport
+from quietbit.federation.report import Report
 from quietbit.federation.simulate.plan import SimulatedPlan
 from quietbit.federation.simulate.problem import Rows, Score, Training
 from quietbit.mechanism.base import Mechanism
 from quietbit.mechanism.forecast import Forecast, forecast
+from quietbit.mechanism.registry import identity_of
 from quietbit.privacy.guarantee import Guarantee
 
 __all__ = ["DIVERGED", "FINISHED", "INTERRUPTED", "REFUSED", "TARGET", "Point", "Run"]
@@ -51,20 +54,17 @@ class Run:
     parameters: Rows
     bytes_per_client: int
     seconds: float
-    records: list[dict[str, Any]] = field(default_factory=list)  # of parts, per round
+    round_reports: list[RoundReport] = field(default_factory=list)
     # Of a clip that moves: where it began, and after every round.
     clips: list[float] = field(default_factory=list)
     uplink_bytes: int = 0  # sent up by all clients, scouts among them
-    replayed_bytes: int | None = None  # sent down to clients that replay rounds
-    enclosed_bytes: int = 0  # sent down beside requests, by parts: the directions of a subspace
 
     @property
     def downlink_bytes(self) -> int:
-        """What the server sent down: rounds to replay, or the model to every client."""
-        models = self.replayed_bytes
-        if models is None:
-            models = FLOAT_BYTES * self.parameters.size * self.rounds * self.plan.cohort
-        return models + self.enclosed_bytes
+        """What the server sent down; of a trusted one what is expected, as cohorts are secret."""
+        if self.plan.central or not self.round_reports:
+            return FLOAT_BYTES * self.parameters.size * self.rounds * self.plan.cohort
+        return sum(entry.downlink for entry in self.round_reports)
 
     @property
     def guarantee(self) -> Guarantee | None:
@@ -79,6 +79,29 @@ class Run:
         if self.account is None:
             return None
         return self.account.spread(self.plan.delta)
+
+    def report(self) -> Report:
+        """Return rounds, bytes, scores and the guarantee, as an engine's run reports them.
+
+        It does not list clients: their counts are the account's.
+        """
+        identity = ""
+        dimension = self.parameters.size
+        if self.mechanism is not None:
+            identity = identity_of(self.mechanism).hex()
+            dimension = self.mechanism.ball.dimension
+        scores = [{"round": point.round, **asdict(point.score)} for point in self.points]
+        return Report(
+            settings=self.plan,
+            run=0,
+            identity=identity,
+            dimension=dimension,
+            rounds=tuple(self.round_reports),
+            nodes=(),
+            guarantee=self.guarantee,
+            scores=tuple(scores),
+            participation=self.spread or "",
+        )
 
     @property
     def expected(self) -> Forecast | None:
