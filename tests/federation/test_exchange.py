@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from typing import Any
 
 import numpy as np
-import pytest
 
 from plans import engine_plan
-from quietbit.errors import InvalidPayload
-from quietbit.federation.exchange import NO_WEIGHT, Exchange, Exchanges
+from quietbit.federation.exchange import NO_WEIGHT, Exchange, Exchanges, Result
 from quietbit.federation.layout import named_arrays
-from quietbit.federation.messages import RECORD, Reply
+from quietbit.federation.messages import ABOUT, RECORD, UPDATE, Reply
 from quietbit.federation.part import Model
 from quietbit.federation.round import Round
 from quietbit.federation.server import Run
@@ -29,7 +29,7 @@ PLAN = engine_plan(
     evaluate={"epsilon": 1.0},
 )
 MODEL = Model.of(named_arrays({"weight": np.zeros(DIMENSION, np.float32)}))
-UPDATE = np.full(DIMENSION, 0.1)
+VALUE = np.full(DIMENSION, 0.1)
 RIGHT = np.array([0.0, 1.0])
 
 
@@ -51,40 +51,49 @@ def reply(current: Round, value: Any, node: int = 1, **metrics: float) -> Reply:
     return Reply(node, 0, {RECORD: {"release": frame}}, metrics)
 
 
-def both(exchange: Exchange) -> dict[str, Any]:
+def both(exchange: Exchange) -> dict[str, Reply]:
     """Return valid answers to both requests."""
-    update, about = exchange.rounds()
-    return {"update": reply(update, UPDATE, loss=0.5), "about": reply(about, RIGHT, loss=0.5)}
+    return {
+        UPDATE: reply(exchange.rounds[UPDATE], VALUE, loss=0.5),
+        ABOUT: reply(exchange.rounds[ABOUT], RIGHT, loss=0.5),
+    }
 
 
 def test_an_answer_is_an_estimate_of_weight_one_and_of_the_metric() -> None:
     exchanges = started()
     exchange = asked(exchanges)
     answers = both(exchange)
-    contribution = exchanges.take(exchange, **answers)
-    payload = Framed.from_bytes(answers["update"].records[RECORD]["release"]).payload
-    mechanism = exchange.rounds()[0].scope.mechanism
-    expected = Uplink(mechanism).receive([bytes(payload)])
+    contribution = exchanges.take(Result(1, 80, answers), exchange)
+    payload = Framed.from_bytes(answers[UPDATE].records[RECORD]["release"]).payload
+    expected = Uplink(exchange.first.scope.mechanism).receive([bytes(payload)])
     np.testing.assert_array_equal(contribution.update, expected)
     assert contribution.weight == 1.0
     assert set(contribution.metrics) == {"loss", "accuracy"}
-    with pytest.raises(InvalidPayload, match="already"):
-        exchange.expect("1")
+    again = exchanges.take(Result(1, 80, answers), exchange)
+    assert again.weight == NO_WEIGHT
+    assert not again.metrics
+    report = exchange.first.report()
+    assert (report.answered, report.refused, report.uplink) == (1, 1, 160)
+    assert exchanges.run.updates[1].extra == 0  # the same bytes are the same release
 
 
-def test_an_answer_of_another_node_is_refused() -> None:
-    exchange = started().ask_update("site-1", 1, MODEL, evaluates=False)
-    exchange.expect("site-1")
-    with pytest.raises(InvalidPayload, match="client of the result"):
-        exchange.expect("site-2")
+def test_an_answer_of_another_node_is_refused_and_counts_for_its_sender() -> None:
+    exchanges = started()
+    exchange = asked(exchanges)
+    stranger = reply(exchange.first, VALUE, node=2)
+    contribution = exchanges.take(Result(2, 80, {UPDATE: stranger, ABOUT: Reply(2, 0)}), exchange)
+    assert contribution.weight == NO_WEIGHT
+    assert exchange.first.report().refused == 1
+    assert exchanges.run.updates[2].extra == 1
+    assert exchanges.take(Result(1, 80, both(exchange)), exchange).weight == 1.0
 
 
 def test_what_cannot_be_read_leaves_the_other_part_alone() -> None:
     exchanges = started()
     exchange = asked(exchanges)
-    answers = both(exchange)
-    contribution = exchanges.take(exchange, ValueError("no words"), answers["about"])
-    update, about = (current.report() for current in exchange.rounds())
+    answers = {**both(exchange), UPDATE: Reply(1, 0)}
+    contribution = exchanges.take(Result(1, 80, answers), exchange)
+    update, about = (current.report() for current in exchange.rounds.values())
     assert (update.answered, update.refused) == (0, 1)
     assert (about.answered, about.refused) == (1, 0)
     assert contribution.weight == NO_WEIGHT
@@ -98,13 +107,22 @@ def test_a_late_release_has_no_weight_and_a_late_refusal_counts() -> None:
     answers = both(exchange)
     declined = asked(exchanges, 2)
     exchanges.aggregates()
-    contribution = exchanges.take(exchange, **answers)
+    contribution = exchanges.take(Result(1, 80, answers), exchange)
     assert contribution.weight == NO_WEIGHT
     assert not contribution.metrics
     refusal = Reply(2, 0, refusal="no")
-    exchanges.take(declined, refusal, refusal)
-    report = exchange.rounds()[0].report()
+    exchanges.take(Result(2, 80, {UPDATE: refusal, ABOUT: refusal}), declined)
+    report = exchange.first.report()
     assert (report.asked, report.answered, report.declined, report.refused) == (2, 0, 1, 1)
+
+
+def test_a_release_that_nobody_asked_for_counts() -> None:
+    exchanges = started()
+    exchange = asked(exchanges)
+    contribution = exchanges.take(Result(1, 80, both(exchange)), None)
+    assert contribution.update is None
+    assert exchanges.run.updates[1].extra == 1
+    assert exchanges.run.uplink_beside == 80
 
 
 def test_messages_that_hold_the_same_are_measured_once_per_round() -> None:
@@ -124,15 +142,26 @@ def test_messages_that_hold_the_same_are_measured_once_per_round() -> None:
     assert [entry.downlink for entry in exchanges.run.rounds] == [300, 300]
 
 
+def test_requests_that_an_engine_keeps_do_not_keep_the_model() -> None:
+    exchanges = started()
+    model = Model.of(named_arrays({"weight": np.zeros(DIMENSION, np.float32)}))
+    alive = weakref.ref(model)
+    kept = [exchanges.ask_update(1, 1, model, evaluates=True)]
+    del model
+    kept.append(asked(exchanges, number=2))
+    gc.collect()
+    assert alive() is None
+
+
 def test_a_node_that_is_asked_again_about_a_model_is_asked_about_a_later_state() -> None:
     exchanges = started()
     first = exchanges.ask_about(1, "best", again=False)
     exchanges.sent(first, lambda: 100)
-    assert exchanges.ask_about(1, "best", again=True).about is first.about
+    assert exchanges.ask_about(1, "best", again=True).first is first.first
     later = exchanges.ask_about(1, "best", again=False)
-    assert later.about is not first.about
-    assert later.rounds()[0].number == first.rounds()[0].number + 1
-    contribution = exchanges.take(first, about=reply(first.rounds()[0], RIGHT))
+    assert later.first.number == first.first.number + 1
+    answers = {UPDATE: Reply(1, 0), ABOUT: reply(first.first, RIGHT)}
+    contribution = exchanges.take(Result(1, 80, answers), first)
     assert contribution.update is None
     assert not contribution.metrics
-    assert first.rounds()[0].report().refused == 1
+    assert first.first.report().refused == 1

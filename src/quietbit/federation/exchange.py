@@ -15,7 +15,7 @@ model, where it is handed nothing.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, TypeAlias, cast, final
+from typing import Any, final
 
 import numpy as np
 from attrs import define, evolve, field, frozen
@@ -23,18 +23,33 @@ from attrs import define, evolve, field, frozen
 from quietbit._typing import FloatVector
 from quietbit.errors import InvalidPayload, QuietbitError, one_line, refuse_payload
 from quietbit.federation.collectors import Singles
-from quietbit.federation.messages import FIELD, RECORD, Asked, Node, Reply
+from quietbit.federation.layout import ModelLayout
+from quietbit.federation.messages import ABOUT, UPDATE, Asked, Node, Reply, pieces_of
 from quietbit.federation.part import Model
-from quietbit.federation.parts.evaluation import Evaluating, Evaluation
+from quietbit.federation.parts.evaluation import Evaluating
 from quietbit.federation.record import Outcome
 from quietbit.federation.round import Round
 from quietbit.federation.server import Run
 from quietbit.wire.downlink import Diverged
 
-__all__ = ["NO_WEIGHT", "Answer", "Contribution", "Exchange", "Exchanges", "Message"]
+__all__ = ["NO_WEIGHT", "Contribution", "Exchange", "Exchanges", "Result"]
 
 NO_WEIGHT = 2.0**-100
-Answer: TypeAlias = Reply | Exception  # what a node answered, or why it cannot be read
+
+
+@final
+@frozen(eq=False)
+class Result:
+    """What came from a node: its size, and what it says to each request, by `UPDATE` and `ABOUT`.
+
+    Nothing is checked yet. A result is ``unprotected`` if it holds what no gate lets out; then no
+    release in it is used.
+    """
+
+    sender: Node
+    size: int
+    replies: Mapping[str, Reply]
+    unprotected: bool = False
 
 
 @final
@@ -52,186 +67,57 @@ class Contribution:
 
 @final
 @frozen(eq=False)
-class Message:
-    """What came from a node, before it is known whether it answers what the node was asked.
+class Exchange:
+    """What one node was asked in one message, and the rounds that ask, by `UPDATE` and `ABOUT`.
 
-    ``update`` and ``about`` are what may be a release, valid or not: of an update, and about the
-    model. A message is ``unprotected`` if it holds what no gate lets out.
+    ``update`` is the request for an update to a model of this ``layout``.
     """
 
-    sender: Node
-    size: int
-    update: bytes = b""
-    about: bytes = b""
-    unprotected: bool = False
-
-
-@final
-@define(eq=False)
-class Exchange:
-    """What one node was asked in one message: for an update, about the model, or both."""
-
     node: Node
+    rounds: dict[str, Round]
     update: Asked | None = None
-    round: Round | None = None  # that asks for the update, or for something else in its place
-    about: Round | None = None  # the answers about the model
-    model: Model | None = None
-    is_open: bool = True
-
-    def rounds(self) -> list[Round]:
-        """Return the rounds that count the node."""
-        return [current for current in (self.round, self.about) if current is not None]
-
-    def came(self, message: Message) -> Message:
-        """Count a message before it is read; return what of it was not asked for."""
-        sender = message.sender
-        first = self.rounds()[0]
-        first.arrived(Reply(sender, message.size))
-        rest = evolve(message, size=0)
-        if message.unprotected:
-            first.unprotect(sender)
-        elif self.round is not None:
-            self.round.came(sender, message.update)
-            rest = evolve(rest, update=b"")
-        if self.about is not None:
-            self.about.came(sender, message.about)
-            rest = evolve(rest, about=b"")
-        return evolve(rest, unprotected=False)
-
-    def expect(self, sender: str) -> None:
-        """Refuse a second answer, and one of another node."""
-        if not self.is_open:
-            raise InvalidPayload("it has answered this task already.")
-        if sender != self.node:
-            refuse_payload("client of the result", str(self.node), one_line(sender))
-
-    def refuse(self, error: Exception) -> None:
-        """Note an answer of which nothing can be read."""
-        for current in self.rounds():
-            current.refuse(self.node, error)
-
-    def nothing(self, metrics: Mapping[str, Any] | None = None) -> Contribution:
-        """Return the contribution of a node without an update, which may have metrics."""
-        return Contribution(self._zeros(), metrics=metrics or {})
-
-    def take_update(self, answer: Answer) -> tuple[FloatVector, float] | None:
-        """Take a release; return its estimate, zero where the engine must not add it, and weight.
-
-        None without a valid release.
-        """
-        current = cast(Round, self.round)
-        if not self._takes(current, answer):
-            return None
-        if isinstance(current.collector, Singles):
-            latest = current.collector.latest()
-            if latest is not None:
-                return current.lift(latest[0]), latest[1]
-        # What is asked in place of an update has no part in the step.
-        weight = NO_WEIGHT if current.scope.section else 1.0
-        return cast(FloatVector, self._zeros()), weight
-
-    def take_about(self, answer: Answer) -> FloatVector | None:
-        """Take an answer about the model; return the shares it estimates, None without one."""
-        current = cast(Round, self.about)
-        if not self._takes(current, answer):
-            return None
-        latest = cast(Singles, current.collector).latest()
-        return None if latest is None else latest[0]
-
-    def _takes(self, current: Round, answer: Answer) -> bool:
-        """Return whether one part of an answer is taken in; it is noted where it is not."""
-        if isinstance(answer, Exception):
-            current.refuse(self.node, answer)
-            return False
-        try:
-            outcome = current.take(answer)
-        except Exception as error:  # whatever a node can make of it: the other part stands
-            current.refuse(self.node, error)
-            return False
-        if outcome in (Outcome.TAKEN, Outcome.DECLINED, Outcome.SILENT):
-            self.is_open = False
-        return outcome is Outcome.TAKEN
-
-    def _zeros(self) -> FloatVector | None:
-        return None if self.model is None else np.zeros(self.model.layout.dimension)
-
-
-@final
-@define(eq=False)
-class OpenEvaluations:
-    """Evaluations that are open side by side, by the round that trains a model, or by its name."""
-
-    run: Run
-    evaluating: Evaluating
-    _open: dict[int | str, Round] = field(factory=dict, init=False)
-    _number: int = field(default=0, init=False)  # of the last one: nodes want growing numbers
+    layout: ModelLayout | None = None
 
     @property
-    def evaluation(self) -> Evaluation:
-        """What is asked about every model."""
-        return self.evaluating.evaluation
+    def first(self) -> Round:
+        """The round that counts the message."""
+        return next(iter(self.rounds.values()))
 
-    def is_due(self, number: int) -> bool:
-        """Return whether a round asks about the model that it trains."""
-        return self.evaluation.due(number, self.run.plan.releases)
-
-    def answers(self, model: int | str, number: int = 0) -> Round:
-        """Return the answers about a model; a new evaluation has at least this number."""
-        if model not in self._open:
-            self._number = max(number, self._number + 1)
-            self._open[model] = self.run.open_answers(self._number)
-        return self._open[model]
-
-    def has_asked(self, model: int | str, node: Node) -> bool:
-        """Return whether a node was asked about a model in an evaluation that is open."""
-        return model in self._open and self._open[model].asked(node)
-
-    def stop(self, model: int | str) -> None:
-        """Take no more answers about a model."""
-        if model in self._open:
-            self._open[model].end()
-
-    def end(self, model: int | str) -> None:
-        """Report an evaluation; what round 3 trains is reported as the model of round 2."""
-        answers = self._open.pop(model)
-        if isinstance(model, str):
-            self.run.close_answers(answers, len(self.run.rounds), model)
-        else:
-            self.run.close_answers(answers, model - 1)
-
-    def end_all(self) -> None:
-        """Report all evaluations that are open."""
-        for model in list(self._open):
-            self.end(model)
+    @property
+    def is_over(self) -> bool:
+        """Whether all rounds are over."""
+        return all(current.is_over for current in self.rounds.values())
 
 
 @final
 @define(eq=False)
 class Exchanges:
-    """The requests of a run to single nodes: its open round and its open evaluations."""
+    """The requests of a run to single nodes: its open round, and evaluations side by side."""
 
     run: Run
     _current: Round | None = field(default=None, init=False)
     _is_stepped: bool = field(default=False, init=False)
     _sizes: dict[Any, int] = field(factory=dict, init=False)  # of messages, by what they hold
-    _about: OpenEvaluations | None = field(init=False)
+    # By the round that trains a model, or by its name.
+    _evaluations: dict[int | str, Round] = field(factory=dict, init=False)
+    _number: int = field(default=0, init=False)  # of the last one: nodes want growing numbers
+    _evaluating: Evaluating | None = field(init=False)
 
-    @_about.default
-    def _of_run(self) -> OpenEvaluations | None:
-        evaluating = self.run.find(Evaluating)
-        if evaluating is None:
-            return None
-        return OpenEvaluations(self.run, evaluating)
+    @_evaluating.default
+    def _part(self) -> Evaluating | None:
+        return self.run.find(Evaluating)
 
     def ask_update(self, node: Node, number: int, model: Model, *, evaluates: bool) -> Exchange:
         """Ask for an update and, if it ``evaluates`` and that is due, about the round's model."""
         current = self._open(number, model)
         self._check_protected(node)
         (asked,) = current.ask([Asked(node)])
-        exchange = Exchange(node, asked, current.of(node), model=model)
-        if evaluates and self._about is not None and self._about.is_due(number):
-            exchange.about = self._about.answers(number, number)
-        return exchange
+        rounds = {UPDATE: current.of(node)}
+        part = self._evaluating
+        releases = self.run.plan.releases
+        if evaluates and part is not None and part.evaluation.due(number, releases):
+            rounds[ABOUT] = self._answers(number, number)
+        return Exchange(node, rounds, asked, model.layout)
 
     def ask_about(self, node: Node, model: str, *, again: bool) -> Exchange:
         """Ask about a model by its name alone; ``again`` says that it is the same request.
@@ -239,64 +125,57 @@ class Exchanges:
         A node that was asked before is asked about a later state of the model.
         """
         self._check_protected(node)
-        evaluations = self._evaluations()
-        if not again and evaluations.has_asked(model, node):
-            evaluations.end(model)
-        return Exchange(node, about=evaluations.answers(model))
+        current = self._evaluations.get(model)
+        if current is not None and current.asked(node) and not again:
+            self._end(model)
+        return Exchange(node, {ABOUT: self._answers(model)})
 
     def sent(self, exchange: Exchange, measure: Callable[[], int]) -> None:
         """Note a request as sent; messages that hold the same are measured once per round."""
-        if exchange.about is not None:
-            alone = Asked(exchange.node)
-            exchange.about.ask([alone])
-            if exchange.update is None:
-                alone.size = measure()
-            exchange.about.sent(alone)
         asked = exchange.update
+        about = exchange.rounds.get(ABOUT)
+        if about is not None:
+            alone = Asked(exchange.node)
+            about.ask([alone])
+            if asked is None:
+                alone.size = measure()
+            about.sent(alone)
         if asked is not None:
             key = (asked.carries_model, *map(id, asked.records.values()))
             if key not in self._sizes:
                 self._sizes[key] = measure()
             asked.size = self._sizes[key]
-            if exchange.round is not None:
-                exchange.round.sent(asked)
+            exchange.rounds[UPDATE].sent(asked)
 
-    def arrived(self, message: Message, exchange: Exchange | None = None) -> None:
-        """Count a message before it is read, and what it may release, asked for or not."""
-        rest = message
-        if exchange is not None and not (message.unprotected and self._is_late(exchange)):
-            rest = exchange.came(message)
-        elif self._current is not None and not message.unprotected:
-            error = InvalidPayload("it answers no task that was sent.")
-            self._current.refuse(message.sender, error)
-        records = {RECORD: {FIELD: rest.update}} if rest.update else {}
-        self.run.take_beside(Reply(rest.sender, rest.size, records, unprotected=rest.unprotected))
-        if rest.about and self._about is not None:
-            self._about.evaluating.counts[rest.sender].extra += 1
+    def take(self, result: Result, exchange: Exchange | None) -> Contribution:
+        """Count a result, and what it may release, asked for or not; take what was asked for.
 
-    def take(
-        self, exchange: Exchange, update: Answer | None = None, about: Answer | None = None
-    ) -> Contribution:
-        """Take what a node answered to each request that it was asked; return what it contributes.
-
-        The metrics that owners let out stand beside valid releases alone.
+        ``exchange`` is None where it answers nothing that was asked. The metrics that owners let
+        out stand beside valid releases alone.
         """
-        shares = None
-        if about is not None:
-            shares = exchange.take_about(about)
-        estimate = None
-        if update is not None:
-            estimate = exchange.take_update(update)
+        self._arrived(result, exchange)
+        if exchange is None:
+            return Contribution(None)
+        update = None if exchange.layout is None else np.zeros(exchange.layout.dimension)
+        weight = NO_WEIGHT
         metrics: dict[str, Any] = {}
-        if estimate is not None:
-            metrics.update(cast(Reply, update).metrics)
-        if shares is not None:
-            evaluation = self._evaluations().evaluation
-            metrics.update(cast(Reply, about).metrics)
-            metrics[evaluation.metric] = evaluation.metric_of(shares)
-        if estimate is None:
-            return exchange.nothing(metrics)
-        return Contribution(*estimate, metrics)
+        for name, current in exchange.rounds.items():
+            reply = result.replies[name]
+            if result.unprotected or not _takes(current, exchange.node, reply):
+                continue
+            metrics.update(reply.metrics)
+            latest = None
+            if isinstance(current.collector, Singles):
+                latest = current.collector.latest()
+            if name == ABOUT and latest is not None and self._evaluating is not None:
+                evaluation = self._evaluating.evaluation
+                metrics[evaluation.metric] = evaluation.metric_of(latest[0])
+            elif latest is not None:
+                update = current.lift(latest[0])
+                weight = latest[1]
+            elif not current.scope.section:  # what is asked in place of an update has no weight
+                weight = 1.0
+        return Contribution(update, weight, metrics)
 
     def aggregates(self) -> str | None:
         """Note that the engine aggregates the open round: releases that come now are late.
@@ -304,11 +183,12 @@ class Exchanges:
         Returns why the run must end, if it must.
         """
         current = self._current
-        if current is not None:
-            current.end()
-            if self._about is not None:
-                self._about.stop(current.number)
-        if current is None or current.answered or not current.unprotected:
+        if current is None:
+            return None
+        current.end()
+        if current.number in self._evaluations:
+            self._evaluations[current.number].end()
+        if current.answered or not current.unprotected:
             return None
         self.close()
         return self.run.ends()
@@ -329,8 +209,11 @@ class Exchanges:
         """Count the round that is open, if one is, and its evaluations."""
         if self._current is not None:
             self.run.over(self._current)
-        if self._about is not None:
-            self._about.end_all()
+            # The engine keeps its requests, and these their rounds, which must keep no models.
+            self._current.scope = evolve(self._current.scope, model=None)
+            self._current.side = None
+        for model in list(self._evaluations):
+            self._end(model)
         self._current = None
         self._is_stepped = False
         self._sizes.clear()
@@ -345,6 +228,21 @@ class Exchanges:
             self._current = self.run.open(number, model, singly=True)
         return self._current
 
+    def _answers(self, model: int | str, number: int = 0) -> Round:
+        """Return the answers about a model; a new evaluation has at least this number."""
+        if model not in self._evaluations:
+            self._number = max(number, self._number + 1)
+            self._evaluations[model] = self.run.open_answers(self._number)
+        return self._evaluations[model]
+
+    def _end(self, model: int | str) -> None:
+        """Report an evaluation; what round 3 trains is reported as the model of round 2."""
+        answers = self._evaluations.pop(model)
+        if isinstance(model, str):
+            self.run.close_answers(answers, len(self.run.rounds), model)
+        else:
+            self.run.close_answers(answers, model - 1)
+
     def _check_protected(self, node: Node) -> None:
         """Refuse to ask a node that sent an unprotected reply."""
         if self.run.excludes(node):
@@ -353,11 +251,36 @@ class Exchanges:
                 "it out."
             )
 
-    def _is_late(self, exchange: Exchange) -> bool:
-        """Return whether what a node was asked about is over."""
-        return all(current.is_over for current in exchange.rounds())
+    def _arrived(self, result: Result, exchange: Exchange | None) -> None:
+        """Count a result before it is taken, and what it may release beside what was asked for."""
+        sender = result.sender
+        asked: Mapping[str, Round] = {}
+        if exchange is not None and not (result.unprotected and exchange.is_over):
+            asked = exchange.rounds
+            exchange.first.arrived(Reply(sender, result.size))
+            if result.unprotected:
+                exchange.first.unprotect(sender)
+        else:
+            self.run.take_beside(Reply(sender, result.size, unprotected=result.unprotected))
+            if self._current is not None and not result.unprotected:
+                error = InvalidPayload("it answers no task that was sent.")
+                self._current.refuse(sender, error)
+        for name, reply in result.replies.items():
+            release = pieces_of(reply.records)
+            if name in asked:
+                asked[name].came(sender, release)
+            elif name == UPDATE:
+                self.run.take_beside(reply)
+            elif release and self._evaluating is not None:
+                self._evaluating.counts[sender].extra += 1
 
-    def _evaluations(self) -> OpenEvaluations:
-        if self._about is None:
-            raise QuietbitError("Set quietbit.evaluate to have evaluations answered.")
-        return self._about
+
+def _takes(current: Round, node: Node, reply: Reply) -> bool:
+    """Return whether a round takes a reply to what a node was asked; it is noted where not."""
+    try:
+        if reply.node != node:
+            refuse_payload("client of the result", str(node), one_line(reply.node))
+        return current.take(reply) is Outcome.TAKEN
+    except Exception as error:  # whatever a node can make of it: what else it was asked stands
+        current.refuse(node, error)
+        return False

@@ -29,6 +29,7 @@ from quietbit.mechanism.base import Mechanism
 from quietbit.node.request import MOST_ROUNDS, description_of
 
 __all__ = [
+    "ABOUT",
     "ANSWERED",
     "CRASHED",
     "DECLINED",
@@ -39,6 +40,7 @@ __all__ = [
     "RECORD",
     "SPEED",
     "SUM",
+    "UPDATE",
     "Ask",
     "Asked",
     "BatchFault",
@@ -71,6 +73,8 @@ METRICS = "quietbit-metrics"  # that of numbers which the owner lets out
 CRASHED = (
     "quietbit.crashed"  # that of the traceback of an app that crashed, of simulated nodes alone
 )
+UPDATE = "request"  # for an update, in a record that may ask for both
+ABOUT = "evaluation"  # for an answer about the model
 DECLINED = "quietbit: "  # how the reason of an error reply begins when nothing was released
 # and when this round's release was noted, whether or not it arrived
 ANSWERED = "quietbit, answered before: "

@@ -46,7 +46,7 @@ from quietbit.federation.client import (
     refusal,
 )
 from quietbit.federation.layout import named_arrays
-from quietbit.federation.messages import ENCLOSED, MODEL, RECORD, SPEED, NodeName
+from quietbit.federation.messages import ABOUT, ENCLOSED, MODEL, RECORD, SPEED, UPDATE, NodeName
 from quietbit.federation.part import Arrival
 from quietbit.federation.parts.replay import APP
 from quietbit.federation.plan import Plan
@@ -55,19 +55,10 @@ from quietbit.node.gate import Gate, LocalGate
 from quietbit.node.guard import AnswerTime
 from quietbit.node.policy import PolicyError, Simulation
 from quietbit.nvflare.patches import shut
-from quietbit.nvflare.task import (
-    ABOUT,
-    DECIDED,
-    TURN,
-    UPDATE,
-    Task,
-    as_kind,
-    kind_of,
-    task_of,
-)
+from quietbit.nvflare.task import DECIDED, TURN, Task, as_kind, kind_of, task_of
 from quietbit.target import Trust
 
-__all__ = ["ABOUT", "TABLE", "UPDATE", "PrivateUplink", "local_settings", "number_of"]
+__all__ = ["TABLE", "PrivateUplink", "local_settings", "number_of"]
 
 LOGGER = logging.getLogger(__name__)
 TOO = "PrivateUplink must stand among the {} filters of a task, too, and nothing is sent."

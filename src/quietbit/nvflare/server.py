@@ -42,7 +42,7 @@ from quietbit.federation.part import Model, Part
 from quietbit.federation.server import Run
 from quietbit.nvflare.client import local_settings, number_of
 from quietbit.nvflare.task import as_kind, kind_of
-from quietbit.nvflare.transport import SentTask, message_of, peer_of, put_request, wire_size
+from quietbit.nvflare.transport import SentTask, peer_of, put_request, read_result, wire_size
 
 __all__ = ["PrivateReceiver"]
 
@@ -254,21 +254,14 @@ class PrivateReceiver(Filter):  # type: ignore[misc]
     def _take(self, result: Any, fl_ctx: FLContext) -> Shareable:
         """Turn a result into a difference of weights, of no weight where the client has none."""
         job = _JOBS.get(fl_ctx.get_engine())
-        number = str(fl_ctx.get_prop(FLContextKey.TASK_ID))
-        task = None if job is None else job.tasks.get(number)
-        message = message_of(result, peer_of(fl_ctx))
+        task = None
         if job is not None:
-            job.exchanges.arrived(message, None if task is None else task.exchange)
-        if job is None or task is None:
+            task = job.tasks.get(str(fl_ctx.get_prop(FLContextKey.TASK_ID)))
+            exchange = None if task is None else task.exchange
+            answer = read_result(result, peer_of(fl_ctx))
+            contribution = job.exchanges.take(answer, exchange)
+        if task is None:
             raise ContentBlockedException("quietbit: a result came for a task that was not asked.")
-        exchange = task.exchange
-        contribution = exchange.nothing()
-        if not message.unprotected:
-            try:
-                answers = task.answers(result, str(message.sender))
-                contribution = job.exchanges.take(exchange, **answers)
-            except Exception as error:  # whatever a client makes its message of: it ends no job
-                exchange.refuse(error)
         seen = task.seen(contribution)
         if not isinstance(result, Shareable):
             return seen

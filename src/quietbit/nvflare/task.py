@@ -29,18 +29,16 @@ from quietbit.arrays import is_tensor
 from quietbit.errors import InvalidParameter, require, require_module
 from quietbit.federation.client import Turn, named_numbers, refusal
 from quietbit.federation.layout import ModelLayout, named_arrays
-from quietbit.federation.messages import MOST_TRACEBACK, RECORD, crash_text
+from quietbit.federation.messages import MOST_TRACEBACK, RECORD, UPDATE, crash_text
 from quietbit.node.guard import AnswerTime
 from quietbit.node.refusal import Reason, Refusal
 from quietbit.node.release import serving
 
 __all__ = [
-    "ABOUT",
     "ANSWER",
     "CRASHED",
     "DECIDED",
     "TURN",
-    "UPDATE",
     "Task",
     "as_kind",
     "kind_of",
@@ -50,9 +48,6 @@ __all__ = [
 LOGGER = logging.getLogger(__name__)
 TURN = "quietbit.turn"  # the property of a context that holds its task
 DECIDED = "quietbit.decided"  # and the one that is called when it is decided about
-# What is asked under RECORD in the data of a task: one of them, or both.
-UPDATE = "request"
-ABOUT = "evaluation"
 RELEASE = "release"  # the release of an update, in the record of a result
 ANSWER = "answer"  # about the model, or why there is none
 CRASHED = "crashed"  # of simulated sites alone: why an app has no update

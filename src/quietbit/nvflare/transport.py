@@ -19,20 +19,18 @@ from nvflare.apis.shareable import ReservedHeaderKey, Shareable, make_copy
 from nvflare.app_common.app_constant import AppConstants
 from nvflare.fuel.utils import fobs
 
-from quietbit._typing import FloatVector
-from quietbit.errors import InvalidPayload, one_line, refuse_payload
 from quietbit.federation import messages
-from quietbit.federation.exchange import Answer, Contribution, Exchange, Message
-from quietbit.federation.messages import RECORD, Reply, numbers_of
-from quietbit.federation.part import Model
-from quietbit.nvflare.task import ABOUT, ANSWER, CRASHED, RELEASE, UPDATE, as_kind
+from quietbit.federation.exchange import Contribution, Exchange, Result
+from quietbit.federation.messages import ABOUT, RECORD, UPDATE, Reply, numbers_of
+from quietbit.nvflare.task import ANSWER, CRASHED, RELEASE, as_kind
 
-__all__ = ["SentTask", "message_of", "peer_of", "put_request", "wire_size"]
+__all__ = ["SentTask", "peer_of", "put_request", "read_result", "wire_size"]
 
 METRICS = "metrics"
 REFUSAL = {"declined", "noted"}  # the fields of an answer without a release
 # All that a gate lets out: of a result, and of quietbit's record in it.
 CONTENT = {RECORD, ReservedHeaderKey.HEADERS}
+KEYS = {UPDATE: RELEASE, ABOUT: ANSWER}  # of a request, that of its answer
 FIELDS = {RELEASE: bytes, ANSWER: bytes, CRASHED: str, "declined": str, "noted": bool}
 
 
@@ -43,8 +41,8 @@ def put_request(shareable: Shareable, settings: Mapping[str, Any], exchange: Exc
         records = dict(exchange.update.records)
         record[UPDATE] = records.pop(RECORD)
         record |= records
-    if exchange.about is not None:
-        record[ABOUT] = exchange.about.request
+    if ABOUT in exchange.rounds:
+        record[ABOUT] = exchange.rounds[ABOUT].request
     shareable[RECORD] = record
 
 
@@ -68,116 +66,80 @@ class SentTask:
         name = str(fl_ctx.get_prop(FLContextKey.TASK_NAME))
         return cls(exchange, number, name, shareable.get_cookie_jar(), kind)
 
-    def answers(self, result: Any, sender: str) -> dict[str, Answer]:
-        """Return a client's answer to every request, by its name in `Exchanges.take`."""
-        self.exchange.expect(sender)
-        record = self._record(result)
-        metrics = numbers_of(record.get(METRICS))
-        names = {}
-        if self.exchange.update is not None:
-            names["update"] = RELEASE
-        if self.exchange.about is not None:
-            names["about"] = ANSWER
-        answers: dict[str, Answer] = {}
-        for subject, name in names.items():
-            try:
-                answers[subject] = self._reply(record, name, metrics)
-            except Exception as error:  # whatever a client can make of it: the other part stands
-                answers[subject] = error
-        return answers
-
     def seen(self, contribution: Contribution) -> Shareable:
         """Return what the workflow sees: *trained minus received*, as NVFlare counts."""
-        exchange = self.exchange
-        if exchange.model is None or contribution.update is None:
+        layout = self.exchange.layout
+        if layout is None or contribution.update is None:
             metrics = dict(contribution.metrics)
             result = DXO(DataKind.METRICS, data=metrics).to_shareable()
         else:
-            result = self._difference(exchange.model, contribution.update, contribution)
+            pieces = layout.shaped(-contribution.update)
+            moved = {}
+            for name, _, dtype in layout.learnt:
+                moved[name] = as_kind(pieces[name].astype(dtype), self.kind)
+            meta = _meta(contribution)
+            result = DXO(DataKind.WEIGHT_DIFF, data=moved, meta=meta).to_shareable()
         result.set_header(ReservedKey.TASK_NAME, self.name)
         result.set_header(ReservedKey.TASK_ID, self.number)
-        if exchange.round is not None:
-            result.set_header(AppConstants.CURRENT_ROUND, exchange.round.number - 1)
-        result.set_peer_props({ReservedKey.IDENTITY_NAME: exchange.node})
+        if UPDATE in self.exchange.rounds:
+            result.set_header(AppConstants.CURRENT_ROUND, self.exchange.first.number - 1)
+        result.set_peer_props({ReservedKey.IDENTITY_NAME: self.exchange.node})
         if self.cookies:
             result.set_cookie_jar(self.cookies)
         return result
 
-    def _difference(
-        self, model: Model, update: FloatVector, contribution: Contribution
-    ) -> Shareable:
-        """Return an update as a difference of weights, with the metrics that are numbers."""
-        pieces = model.layout.shaped(-update)
-        moved = {}
-        for name, _, dtype in model.layout.learnt:
-            moved[name] = as_kind(pieces[name].astype(dtype), self.kind)
-        meta: dict[str, Any] = {MetaKey.NUM_STEPS_CURRENT_ROUND: contribution.weight}
-        if contribution.metrics:
-            numbers = {}
-            for name, value in contribution.metrics.items():
-                if isinstance(value, float):
-                    numbers[name] = value
-            meta[MetaKey.INITIAL_METRICS] = numbers
-        return DXO(DataKind.WEIGHT_DIFF, data=moved, meta=meta).to_shareable()
 
-    def _record(self, result: Any) -> Mapping[str, Any]:
-        """Return the fields of a client's result; refuse what is not an answer to the task."""
-        record = result.get(RECORD) if isinstance(result, Mapping) else None
-        if not isinstance(record, Mapping):
-            code = result.get_return_code() if isinstance(result, Shareable) else None
-            if code != ReturnCode.OK:  # the engine's word: a release may have been noted, and lost
-                return {"declined": str(code), "noted": True}
-            raise InvalidPayload("The result must hold one quietbit release, got none.")
-        known = {*REFUSAL, METRICS, CRASHED}
-        if self.exchange.update is not None:
-            known.add(RELEASE)
-        if self.exchange.about is not None:
-            known.add(ANSWER)
-        if not set(record) <= known:
-            names = one_line(str(sorted(map(str, record))))
-            refuse_payload("the result", "one release of bytes", f"the fields {names}")
-        return record
+def _meta(contribution: Contribution) -> dict[str, Any]:
+    """Return what stands beside a difference: its weight, and the metrics that are numbers."""
+    meta: dict[str, Any] = {MetaKey.NUM_STEPS_CURRENT_ROUND: contribution.weight}
+    if contribution.metrics:
+        numbers = {}
+        for name, value in contribution.metrics.items():
+            if isinstance(value, float):
+                numbers[name] = value
+        meta[MetaKey.INITIAL_METRICS] = numbers
+    return meta
 
-    def _reply(self, record: Mapping[str, Any], name: str, metrics: Mapping[str, float]) -> Reply:
-        """Return one part of a client's result as a reply; refuse what is not one."""
-        node = self.exchange.node
-        refusal = {key: record[key] for key in REFUSAL if key in record}
-        value = record.get(name, refusal)
-        if isinstance(value, Mapping) and set(value) == REFUSAL:
-            # One that has made a release for this round, and says so, has not declined: it counts.
-            noted = value["noted"] is not False
-            return Reply(node, 0, refusal=str(value["declined"]), noted=noted)
-        if not isinstance(value, bytes):
-            refuse_payload("the result", "one release of bytes", one_line(str(value)))
+
+def read_result(message: Any, sender: str) -> Result:
+    """Return what came from a client, whatever it answers: its size, and what it says."""
+    content: Mapping[Any, Any] = message if isinstance(message, Mapping) else {RECORD: message}
+    record = content.get(RECORD, {})
+    fields: Mapping[Any, Any] = record if isinstance(record, Mapping) else {}
+    if RECORD not in content:
+        code = message.get_return_code() if isinstance(message, Shareable) else None
+        if code != ReturnCode.OK:  # the engine's word: a release may have been noted, and lost
+            fields = {"declined": str(code), "noted": True}
+    metrics = numbers_of(fields.get(METRICS))
+    replies = {name: _reply(sender, fields, key, metrics) for name, key in KEYS.items()}
+    try:
+        size = wire_size(message)
+    except Exception:  # NVFlare reads numbers that it does not write
+        size = 0
+    protected = set(content) <= CONTENT and _of_gate(record)
+    return Result(sender, size, replies, unprotected=not protected)
+
+
+def _reply(sender: str, record: Mapping[Any, Any], key: str, metrics: Mapping[str, float]) -> Reply:
+    """Return what a client says to one request: a release, why there is none, or neither."""
+    value = record.get(key, record)
+    if isinstance(value, bytes):
         records: dict[str, Any] = {RECORD: {messages.FIELD: value}}
         if CRASHED in record:
             records[messages.CRASHED] = {"traceback": record[CRASHED]}
-        return Reply(node, 0, records, metrics)
+        return Reply(sender, 0, records, metrics)
+    if isinstance(value, Mapping) and set(value) >= REFUSAL:
+        # One that has made a release for this round, and says so, has not declined: it counts.
+        noted = value["noted"] is not False
+        return Reply(sender, 0, refusal=str(value["declined"]), noted=noted)
+    return Reply(sender, 0)
 
 
-def message_of(result: Any, sender: str) -> Message:
-    """Return what came from a client, whatever it answers: its size, and what it may release."""
-    content: Mapping[Any, Any] = result if isinstance(result, Mapping) else {RECORD: result}
-    record = content.get(RECORD, {})
-    fields: Mapping[Any, Any] = record if isinstance(record, Mapping) else {RECORD: record}
-    update = fields.get(RELEASE)
-    about = fields.get(ANSWER)
-    try:
-        size = wire_size(result)
-    except Exception:  # NVFlare reads numbers that it does not write
-        size = 0
-    return Message(
-        sender,
-        size,
-        update if isinstance(update, bytes) else b"",
-        about if isinstance(about, bytes) else b"",
-        unprotected=not (set(content) <= CONTENT and _of_gate(fields)),
-    )
-
-
-def _of_gate(fields: Mapping[Any, Any]) -> bool:
-    """Return whether a gate lets out a record of these fields."""
-    for name, value in fields.items():
+def _of_gate(record: Any) -> bool:
+    """Return whether a gate lets out a record like this."""
+    if not isinstance(record, Mapping):
+        return False
+    for name, value in record.items():
         if name == METRICS:
             known = isinstance(value, Mapping) and all(map(_is_number, value.values()))
         elif name == ANSWER and isinstance(value, Mapping):
