@@ -13,9 +13,15 @@ from federation.simulate.makers import Flat
 from plans import flat_plan
 from quietbit import Ball, Gaussian, Norm, Uplink
 from quietbit.errors import InvalidPayload
+from quietbit.federation.collectors import Plain
+from quietbit.federation.messages import Release
 from quietbit.federation.parts.weights import effective, weight_of
 from quietbit.federation.simulate import Training, simulate
 from quietbit.kernel.rng import seeded_rng
+
+
+def release(payload: bytes, weight: float) -> Release:
+    return Release(1, payload, weight, lambda: None)
 
 
 @pytest.mark.parametrize(
@@ -27,20 +33,19 @@ def test_a_weighted_mean_is_that_of_the_decoded_releases(name: str) -> None:
         [uplink.send(np.ones(WIDTH), rng) for _ in range(40)],
         [1.0, 0.5, 0.25, 1.0] * 10,
     )
-    found = uplink.aggregator()
+    found = Plain(uplink)
     for payload, weight in zip(payloads, weights, strict=True):
-        found.add(payload, weight)
+        found.add(release(payload, weight))
     single = np.stack([uplink.receive([payload]) for payload in payloads])
     np.testing.assert_allclose(found.mean(), np.average(single, axis=0, weights=weights), atol=1e-6)
-    assert found.weight == sum(weights)
 
 
 def test_equal_weights_are_the_plain_mean_to_the_last_bit() -> None:
     uplink = Uplink(MECHANISMS["vmvu seed"])
     payloads = [uplink.send(np.ones(WIDTH), seeded_rng(one)) for one in range(20)]
-    found = uplink.aggregator()
+    found = Plain(uplink)
     for payload in payloads:
-        found.add(payload, 0.5)
+        found.add(release(payload, 0.5))
     np.testing.assert_array_equal(found.mean(), uplink.receive(payloads))
 
 
@@ -48,9 +53,9 @@ def test_noise_is_that_of_the_effective_cohort() -> None:
     """Over 400 coordinates the ratio of variances is within a quarter: 3.5 deviations."""
     uplink = Uplink(Gaussian(Ball(Norm.L2, 400), 2.0))
     weights = [weight_of(size, 100) for size in (*([100] * 5), *([3] * 60))]
-    found = uplink.aggregator()
+    found = Plain(uplink)
     for place, weight in enumerate(weights):
-        found.add(uplink.send(np.zeros(400), seeded_rng(place)), weight)
+        found.add(release(uplink.send(np.zeros(400), seeded_rng(place)), weight))
     many = effective(weights)
     assert 5 < many < 12  # and not 65
     assert np.mean(np.square(found.mean())) * many / 4.0 == pytest.approx(1.0, abs=0.25)

@@ -9,9 +9,10 @@ Idea     a collector says what to ask next (`Query`), reads what comes, and has 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, final
 
+import numpy as np
 from attrs import define, field, frozen
 
 from quietbit._typing import FloatVector
@@ -115,11 +116,7 @@ class Plain(Collector):
     """The mean of releases that the server sees one by one."""
 
     channel: Uplink
-    _aggregator: Aggregator = field(init=False)
-
-    @_aggregator.default
-    def _empty(self) -> Aggregator:
-        return self.channel.aggregator()
+    _means: dict[float, Aggregator] = field(factory=dict, init=False)  # by weight
 
     def decode(self, payload: Any) -> FloatVector:
         """Return the estimate that a payload is by itself."""
@@ -127,23 +124,40 @@ class Plain(Collector):
         return estimate
 
     def add(self, release: Release) -> None:
-        """Add a release, with its weight."""
-        self._aggregator.add(release.payload, release.weight)
+        """Add a release, with its weight; sums are of integers, so each weight has its own."""
+        aggregator = self._means.get(release.weight)
+        if aggregator is None:
+            aggregator = self.channel.aggregator()
+        aggregator.add(release.payload)
+        self._means[release.weight] = aggregator
 
     def mean(self) -> FloatVector | None:
         """Return the mean of the releases; None where there is none."""
-        if not self._aggregator.count:
-            return None
-        mean: FloatVector = self._aggregator.mean()
-        return mean
+        return self._weighted(Aggregator.mean)
 
     def kept(self) -> FloatVector | None:
         """Return the mean on the rows that all nodes keep; None where there is none."""
-        return self._aggregator.kept() if self._aggregator.count else None
+        return self._weighted(Aggregator.kept)
+
+    def _weighted(self, part: Callable[[Aggregator], FloatVector]) -> FloatVector | None:
+        """Return the mean of a part of every sum, by weight times count."""
+        if not self._means:
+            return None
+        if len(self._means) == 1:
+            (aggregator,) = self._means.values()
+            return part(aggregator)
+        whole = sum(weight * aggregator.count for weight, aggregator in self._means.items())
+        terms = (
+            weight * aggregator.count / whole * part(aggregator)
+            for weight, aggregator in self._means.items()
+        )
+        return np.asarray(sum(terms))
 
     def answers(self) -> Answers | None:
-        """Return what nodes answered about the clip; None where nobody did."""
-        return self._aggregator.answers()
+        """Return what nodes, all of weight 1, answered about the clip; None where nobody did."""
+        for aggregator in self._means.values():
+            return aggregator.answers()
+        return None
 
 
 @final

@@ -37,7 +37,6 @@ __all__ = [
     "PRICED_BY_SAMPLE",
     "Accumulator",
     "Answers",
-    "AnswersAccumulator",
     "Batch",
     "Body",
     "Error",
@@ -45,17 +44,14 @@ __all__ = [
     "Mechanism",
     "Parts",
     "Reader",
-    "RowsAccumulator",
     "Samples",
     "Wrapper",
-    "answers_accumulator",
     "array_reader",
     "check_mechanism",
     "check_padding",
     "check_sums",
     "only",
     "passed_on",
-    "rows_accumulator",
 ]
 
 Body: TypeAlias = NDArray[np.uint8]
@@ -155,39 +151,13 @@ class Accumulator(ABC):
     def reader(self, count: int) -> Reader:
         """Return a reader of the mean over ``count`` payloads, in clips, by coordinates."""
 
-
-class RowsAccumulator(Accumulator):
-    """The server's half of a mechanism with shared rows."""
-
-    __slots__ = ()
-
-    @abstractmethod
     def kept(self, count: int) -> FloatVector:
-        """Return the mean on the shared rows, in clips: k numbers, for `SharedRows.unproject`."""
+        """Return the mean on shared rows, in clips: k numbers, for `SharedRows.unproject`."""
+        raise InvalidParameter.of("accumulator", "one of shared rows", type(self).__name__)
 
-
-def rows_accumulator(accumulator: Accumulator) -> RowsAccumulator:
-    """Return the accumulator; refuse it unless it is one of shared rows."""
-    if not isinstance(accumulator, RowsAccumulator):
-        raise InvalidParameter.of("accumulator", "one of shared rows", type(accumulator).__name__)
-    return accumulator
-
-
-class AnswersAccumulator(Accumulator):
-    """The server's half of the answers of scouts."""
-
-    __slots__ = ()
-
-    @abstractmethod
     def answers(self, count: int) -> Answers:
         """Return what ``count`` scouts answered about a moving clip."""
-
-
-def answers_accumulator(accumulator: Accumulator) -> AnswersAccumulator:
-    """Return the accumulator; refuse it unless it is one of scouts' answers."""
-    if not isinstance(accumulator, AnswersAccumulator):
-        raise InvalidParameter.of("accumulator", "one of scouts", type(accumulator).__name__)
-    return accumulator
+        raise InvalidParameter.of("accumulator", "one of scouts", type(self).__name__)
 
 
 def array_reader(mean: NDArray[Any]) -> Reader:

@@ -44,7 +44,6 @@ from quietbit.mechanism.base import (
     Mechanism,
     Parts,
     Reader,
-    RowsAccumulator,
     Samples,
     Wrapper,
     array_reader,
@@ -277,7 +276,7 @@ class _Scattered(Accumulator):
 
 @final
 @frozen(eq=False)
-class _Shared(RowsAccumulator):
+class _Shared(Accumulator):
     """Shared rows: the inner mechanism's mean, spread over the rows and rotated back."""
 
     mechanism: Projected

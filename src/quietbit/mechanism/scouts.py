@@ -34,7 +34,6 @@ from quietbit.mechanism.abilities import (
 from quietbit.mechanism.base import (
     Accumulator,
     Answers,
-    AnswersAccumulator,
     Body,
     Error,
     Layout,
@@ -172,7 +171,7 @@ class Scout(Mechanism, SharedRows):
 
 @final
 @define(eq=False)
-class _Tally(CellCounts, AnswersAccumulator):
+class _Tally(CellCounts):
     """How many scouts say that the clip left their update unchanged, and how many do not."""
 
     def reader(self, count: int) -> Reader:

@@ -54,7 +54,6 @@ from quietbit.mechanism.base import (
     Layout,
     Parts,
     Reader,
-    RowsAccumulator,
     array_reader,
     passed_on,
 )
@@ -228,7 +227,7 @@ def _searched(alpha: float, pair: Cost, slack: float, off: float, pure: float) -
 
 @final
 @frozen(eq=False)
-class _Normals(RowsAccumulator):
+class _Normals(Accumulator):
     """Sums of normals in fixed point; of shared rows, k sums in order."""
 
     mechanism: VectorMVU

@@ -4,8 +4,7 @@ Idea     both ends are built from the same mechanism and share only the payload.
          pass: the structure is read as one vector, the mechanism clips it and writes its body, the
          header completes it. Mechanisms decode in clips, and the mean is multiplied by the clip,
          which is public and bound by the header. Receiving never unpacks payloads into floats: a
-         payload is checked completely, and then added to one integer per coordinate. Integer sums
-         have no weights, so payloads of equal weight share a sum.
+         payload is checked completely, and then added to one integer per coordinate.
 """
 
 from __future__ import annotations
@@ -15,8 +14,7 @@ from collections.abc import Iterable
 from functools import lru_cache, partial
 from typing import Any, Literal, TypeAlias, final, get_args
 
-import numpy as np
-from attrs import define, field, frozen
+from attrs import field, frozen
 
 from quietbit._typing import FloatVector
 from quietbit.arrays import Structure, dtype_name, flatten, restore
@@ -33,9 +31,7 @@ from quietbit.mechanism.base import (
     Body,
     Mechanism,
     Parts,
-    answers_accumulator,
     check_mechanism,
-    rows_accumulator,
 )
 from quietbit.target import Unit
 from quietbit.wire.payload import Header, build, read_body
@@ -209,65 +205,39 @@ class Uplink:
         return Aggregator(self)
 
 
-@define(eq=False)
-class _Sum:
-    """The sum of the payloads of one weight, which are added in groups."""
-
-    accumulator: Accumulator
-    count: int = 0
-    waiting: list[Body] = field(factory=list)
-
-    def settled(self) -> Accumulator:
-        """Return the sum of all payloads so far."""
-        if self.waiting:
-            self.accumulator.add(self.waiting)
-            self.waiting = []
-        return self.accumulator
-
-
 @final
 class Aggregator:
     """A streaming mean: `add` payloads as they arrive, and ask for `mean` when enough have.
 
-    Memory is one integer per coordinate (32 bits for one-bit mechanisms, else 64) for every weight
-    that occurs, and up to fifteen waiting one-bit payloads. Payloads carry neither a client's name
-    nor a round: the caller must add at most one payload per client. Not thread-safe.
+    Memory is one integer per coordinate (32 bits for one-bit mechanisms, else 64), and up to
+    fifteen waiting one-bit payloads. Payloads carry neither a client's name nor a round: the caller
+    must add at most one payload per client. Not thread-safe.
     """
 
-    __slots__ = ("_sums", "_uplink", "count", "refused")
+    __slots__ = ("_sums", "_uplink", "_waiting", "count", "refused")
 
     def __init__(self, uplink: Uplink) -> None:
         """Start empty; ``count`` payloads are in the mean, and ``refused`` were not valid."""
         self._uplink = uplink
-        self._sums = dict[float, _Sum]()
+        self._sums = uplink.mechanism.accumulator(uplink._kernel, uplink.max_payloads)
+        self._waiting: list[Body] = []
         self.count = 0
         self.refused = 0
 
-    @property
-    def weight(self) -> float:
-        """The sum of all weights."""
-        return sum(weight * total.count for weight, total in self._sums.items())
-
-    def add(self, payload: Any, weight: float = 1.0) -> None:
+    def add(self, payload: Any) -> None:
         """Check one payload and add it; a bad one raises `InvalidPayload` and changes no mean."""
-        uplink = self._uplink
-        limit = uplink.max_payloads
+        limit = self._uplink.max_payloads
         require(self.count < limit, "number of payloads", self.count + 1, f"at most {limit}")
-        total = self._sums.get(weight)
-        if total is None:
-            total = _Sum(uplink.mechanism.accumulator(uplink._kernel, limit))
-            self._sums[weight] = total
         try:
-            body = read_body(payload, uplink.header)
-            total.accumulator.check(body)
+            body = read_body(payload, self._uplink.header)
+            self._sums.check(body)
         except InvalidPayload:
             self.refused += 1
             raise
-        total.waiting.append(body)
-        total.count += 1
+        self._waiting.append(body)
         self.count += 1
-        if len(total.waiting) >= total.accumulator.group:
-            total.settled()
+        if len(self._waiting) >= self._sums.group:
+            self._settle()
 
     def add_all(self, payloads: Iterable[Any], on_error: OnError = "raise") -> None:
         """Add a stream of payloads; a bad one raises, or is skipped and counted as refused."""
@@ -287,49 +257,38 @@ class Aggregator:
 
     def mean(self) -> Any:
         """Return the mean of all payloads in the structure of updates; refuse if there are none."""
-        readers = [(share, total.settled().reader(total.count)) for share, total in self._shares()]
-
-        def read(start: int, stop: int) -> FloatVector:
-            return self._weighted([(share, reader(start, stop)) for share, reader in readers])
-
-        return restore(self._uplink.structure, read)
+        reader = self._settled().reader(self.count)
+        return restore(
+            self._uplink.structure, lambda start, stop: self._in_units(reader(start, stop))
+        )
 
     def kept(self) -> FloatVector:
         """Return the mean on the rows that all clients of the round keep, for a `Downlink`."""
-        return self._weighted(
-            [
-                (share, rows_accumulator(total.settled()).kept(total.count))
-                for share, total in self._shares()
-            ]
-        )
+        return self._in_units(self._settled().kept(self.count))
 
-    def answers(self) -> Answers | None:
-        """Return what scouts, all of weight 1, answered about the clip; None without answers."""
-        for total in self._sums.values():
-            if total.count:
-                return answers_accumulator(total.settled()).answers(total.count)
-        return None
+    def answers(self) -> Answers:
+        """Return what scouts answered about the clip."""
+        return self._settled().answers(self.count)
 
-    def _shares(self) -> list[tuple[float, _Sum]]:
-        """Return every sum of payloads with its share of the mean; refuse if there are none."""
+    def _settle(self) -> None:
+        """Add the payloads that wait."""
+        if self._waiting:
+            self._sums.add(self._waiting)
+            self._waiting = []
+
+    def _settled(self) -> Accumulator:
+        """Return the sums of all payloads so far; refuse if there are none."""
         if not self.count:
             raise InvalidPayload(
                 f"A mean needs at least one valid payload, got none ({self.refused} were refused)."
             )
-        weight_of_all = self.weight
-        return [
-            (weight * total.count / weight_of_all, total)
-            for weight, total in self._sums.items()
-            if total.count
-        ]
+        self._settle()
+        return self._sums
 
-    def _weighted(self, means: list[tuple[float, FloatVector]]) -> FloatVector:
-        """Return the sum of share times mean, in units of updates."""
-        total = means[0][1]
-        if len(means) > 1:
-            total = np.asarray(sum(share * mean for share, mean in means))
-        clip = self._uplink.clip
-        return total if clip == 1.0 else in_units(total, self._uplink.mechanism, clip)
+    def _in_units(self, mean: FloatVector) -> FloatVector:
+        """Return a mean in units of updates, from one in clips."""
+        uplink = self._uplink
+        return mean if uplink.clip == 1.0 else in_units(mean, uplink.mechanism, uplink.clip)
 
 
 def in_units(mean: FloatVector, mechanism: Mechanism, clip: float) -> FloatVector:

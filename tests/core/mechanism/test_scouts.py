@@ -134,12 +134,12 @@ def test_a_share_is_estimated_without_bias() -> None:
     count, truth, rng = 6000, 0.5, seeded_rng(seed(7))
     uplink = Uplink(Scout(Scouted(evolve(INNER, ball=Ball(Norm.L2, 1)), 20, truth)), clip=0.5)
     counted = uplink.aggregator()
-    assert counted.answers() is None
+    with pytest.raises(InvalidPayload):
+        counted.answers()
     counted.add_all(
         [uplink.send(length, rng) for length in np.linspace(1e-3, 1.0, count).reshape(-1, 1)]
     )
     answers = counted.answers()
-    assert answers is not None
     assert answers.deviation == pytest.approx(0.5 / (truth * math.sqrt(count)))
     assert abs(answers.share - 0.5) < 6.2 * answers.deviation < 0.1
     assert not abs(answers.share - 0.75) < 6.2 * answers.deviation

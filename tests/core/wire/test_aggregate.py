@@ -120,4 +120,4 @@ def test_waiting_payloads_do_not_grow_with_their_number() -> None:
     aggregator = UPLINK.aggregator()
     for payload in GOOD * 3:
         aggregator.add(payload)
-        assert len(aggregator._sums[1.0].waiting) < 15
+        assert len(aggregator._waiting) < 15
