@@ -141,7 +141,7 @@ class Account:
         pair = max(total.pair_slope, total.slack / SLACK_RATE)
         return min(
             pure,
-            total.certified_pure(),
+            total.certified().pure_epsilon(),
             _gaussian(pair, shares.gaussian),
             _renyi(self.entries, shares, self.target.epsilon),
         )
@@ -171,9 +171,10 @@ def _shares(first: Cost, epsilon: float, delta: float) -> _Shares:
     few = delta * FEW
     each = delta * FEW / len(ORDERS) * (1 - 1e-12)
     share = delta * (MAIN + SECOND) * (1 - 1e-12)
+    divergence = first.certified().rdp
     order = math.nan
     if not first.closed:
-        order = _best_order(first.certified_rdp, epsilon, share)
+        order = _best_order(divergence, epsilon, share)
     # Whether the Gaussian pair allows more releases like the first than its divergences do.
     exact = False
     if 0 < first.pair_slope < math.inf:
@@ -182,7 +183,7 @@ def _shares(first: Cost, epsilon: float, delta: float) -> _Shares:
             line = _largest_slope(epsilon_from_linear, epsilon, main)
             copies = line / first.slope
         else:
-            copies = _copies_at(order, first.certified_rdp, epsilon, share)
+            copies = _copies_at(order, divergence, epsilon, share)
         exact = pair / first.pair_slope >= copies
     if exact or _is_sharp(first, order, epsilon, delta):
         second = delta * SECOND
@@ -191,7 +192,7 @@ def _shares(first: Cost, epsilon: float, delta: float) -> _Shares:
             return _Shares(0.0, main, line_order, second, each)
         return _Shares(main, few, line_order, second, each)
     if first.closed:
-        order = _best_order(first.certified_rdp, epsilon, share)
+        order = _best_order(divergence, epsilon, share)
     return _Shares(0.0, few, order, share, each)
 
 
@@ -205,8 +206,9 @@ def _is_sharp(cost: Cost, order: float, epsilon: float, delta: float) -> bool:
     if all(_is_by_losses(release) for release, _ in cost.parts):
         return True
     share = delta * (MAIN + SECOND)
-    copies = int(min(max(1.0, _copies_at(order, cost.certified_rdp, epsilon, share)), MOST_COPIES))
-    by_order = _epsilon_at(order, copies * cost.certified_rdp(order), share)
+    divergence = cost.certified().rdp
+    copies = int(min(max(1.0, _copies_at(order, divergence, epsilon, share)), MOST_COPIES))
+    by_order = _epsilon_at(order, copies * divergence(order), share)
     accounts = (cost * copies).accounts(delta * MAIN)
     by_losses = accounts.get("privacy-loss distribution", math.inf)
     return by_losses < SHARPER * min(by_order, accounts["pure"])  # a pure account needs no share
@@ -281,7 +283,8 @@ def _conversion(orders: FloatVector, delta: float) -> FloatVector:
 @lru_cache(maxsize=1024)
 def _divergences(cost: Cost, order: float) -> FloatVector:
     """Return the divergence at the order fixed in advance, then at `ORDERS`."""
-    return np.array([cost.certified_rdp(alpha) for alpha in (order, *ORDERS)])
+    certified = cost.certified()
+    return np.array([certified.rdp(alpha) for alpha in (order, *ORDERS)])
 
 
 def _renyi(entries: tuple[tuple[Cost, int], ...], shares: _Shares, epsilon: float) -> float:

@@ -168,9 +168,6 @@ class Cost:
             pair: mu^2 / 2 of a Gaussian pair that also dominates it, where one is known.
         """
         both = (forward, forward if backward is None else backward)
-        for name, losses in zip(("forward", "backward"), both, strict=True):
-            valid = isinstance(losses, LossDistribution)
-            require(valid, name, type(losses).__name__, "a LossDistribution")
         pure = max(losses.pure_epsilon_upper() for losses in both)
         bounds: list[Bound] = [LossPair(both, pure)]
         if pair < math.inf:
@@ -339,7 +336,7 @@ class Cost:
     def at_least(self, epsilon: float) -> Cost:
         """Return the larger at order 2: this cost of one release, or that of an epsilon-DP one."""
         floor = Cost.pure(epsilon)
-        if not floor.parts or self.certified_rdp(2.0) >= floor.rdp(2.0):
+        if not floor.parts or self.certified().rdp(2.0) >= floor.rdp(2.0):
             return self
         if self.pure_epsilon() > epsilon:
             floor = self.bare() + floor
@@ -363,24 +360,20 @@ class Cost:
             parts.append((evolve(release, bounds=tuple(bounds)), times))
         return evolve(self, parts=tuple(parts))
 
+    def certified(self) -> Cost:
+        """Return the cost outside the outputs of lost mass, whose probability is at most `lost`."""
+        parts = tuple((release.certified, times) for release, times in self.parts)
+        return evolve(self, parts=parts)
+
     def rdp(self, alpha: float) -> float:
-        """Return an upper bound on the Rényi divergence of order ``alpha > 1`` of the releases."""
-        return self._sum(alpha, Release.divergence)
+        """Return an upper bound on the Rényi divergence of order ``alpha > 1`` of the releases.
 
-    def certified_rdp(self, alpha: float) -> float:
-        """Return `rdp` outside the outputs of lost mass, whose probability is at most `lost`."""
-        return self._sum(alpha, Release.certified_divergence)
-
-    def law_rdp(self, alpha: float) -> float:
-        """Return the Rényi divergence of the certified laws, without slack."""
-        return self._sum(alpha, Release.law_divergence)
-
-    def _sum(self, alpha: float, bound: Callable[[Release, float], float]) -> float:
-        """Add up the parts' divergences (Mironov 2017, Proposition 1)."""
+        The parts' divergences add up (Mironov 2017, Proposition 1).
+        """
         require(alpha > 1, "alpha", alpha, "a number above 1")
-        if len(self.parts) == 1 and self.parts[0][1] == 1:
-            return bound(self.parts[0][0], alpha)
-        terms = [times * bound(release, alpha) for release, times in self.parts]
+        terms = [times * release.divergence(alpha) for release, times in self.parts]
+        if sum(times for _, times in self.parts) == 1:
+            return terms[0]
         return round_up(math.fsum(terms), _LAST_DIGIT)
 
     def _total(self, bound: Callable[[Release], float]) -> float:
@@ -390,10 +383,6 @@ class Cost:
     def pure_epsilon(self) -> float:
         """Return epsilon at delta = 0, a bound on the max-divergence; infinite if unknown."""
         return self._total(operator.attrgetter("pure"))
-
-    def certified_pure(self) -> float:
-        """Return the same as `pure_epsilon` outside the outputs of lost mass."""
-        return self._total(operator.attrgetter("certified_pure"))
 
     @property
     def slack(self) -> float:
@@ -512,7 +501,8 @@ class Cost:
                 accounts["privacy-loss distribution"] = max(epsilons)
         accounts["Rényi"] = epsilon_from_linear(slope, delta) if slope < math.inf else math.inf
         if not self.closed:
-            by_order = epsilon_from_rdp(self.law_rdp, delta)
+            exact = Cost(tuple((release.exact, times) for release, times in self.parts))
+            by_order = epsilon_from_rdp(exact.rdp, delta)
             accounts["Rényi"] = min(by_order, accounts["Rényi"])
         return accounts
 

@@ -223,22 +223,24 @@ class Release:
         Releases of either kind, in any order, are then copies of one.
         """
         bounds: list[Bound] = []
-        pure = max(self.law_pure, other.law_pure)
+        exact = self.exact
+        others = other.exact
+        pure = max(exact.pure, others.pure)
         if pure < math.inf:
             bounds.append(Pure(pure))
         slope = max(self.slope, other.slope)
         if slope < math.inf:
             bounds.append(Line(slope))
         pair = max(self.pair_slope, other.pair_slope)
-        mine = self.losses()
-        others = other.losses()
+        losses = self.losses()
+        other_losses = other.losses()
         if pair < math.inf:
             bounds.append(GaussianPair(pair))
-        elif mine is not None and others is not None:
-            larger = (mine[0].larger(others[0]), mine[1].larger(others[1]))
+        elif losses is not None and other_losses is not None:
+            larger = (losses[0].larger(other_losses[0]), losses[1].larger(other_losses[1]))
             bounds.append(LossPair(larger, pure))
         if slope == math.inf or self.of(Renyi) or other.of(Renyi):
-            bounds.append(Renyi(Formula(_larger, self, other)))
+            bounds.append(Renyi(Formula(_larger, exact, others)))
         return Release(tuple(bounds), self._either_sampler(other))
 
     def _either_sampler(self, other: Release) -> SamplerError:
@@ -247,14 +249,24 @@ class Release:
         if not lost:
             return SamplerError(slack)
         everywhere = None
-        if self._actual is not None and other._actual is not None:
-            everywhere = self._actual.either(other._actual)
+        if self.everywhere is not None and other.everywhere is not None:
+            everywhere = self.everywhere.either(other.everywhere)
         return SamplerError(slack, lost, everywhere)
 
     @property
-    def _actual(self) -> Release | None:
-        """The release whose bounds hold for all outputs, where one is known."""
+    def everywhere(self) -> Release | None:
+        """What is proved of all outputs, where that is known."""
         return self.sampler.everywhere if self.sampler.lost else self
+
+    @property
+    def certified(self) -> Release:
+        """What is proved outside the outputs of lost mass."""
+        return Release(self.bounds, SamplerError(self.sampler.slack))
+
+    @property
+    def exact(self) -> Release:
+        """What is proved of the certified law, which an exact sampler would have."""
+        return Release(self.bounds)
 
     def with_slack(self, slack: float) -> Release:
         """Return the release of a sampler whose law is within e^(+-slack) of this one's."""
@@ -285,20 +297,15 @@ class Release:
         return all(isinstance(bound, Line | GaussianPair) for bound in self.bounds)
 
     @property
-    def law_pure(self) -> float:
-        """The max-divergence of the certified law."""
-        return min(bound.pure for bound in self.bounds)
-
-    @property
-    def certified_pure(self) -> float:
-        """The max-divergence outside the outputs of lost mass."""
-        return sum_upper([(self.law_pure, 1), (self.sampler.slack, 2)])
-
-    @property
     def pure(self) -> float:
-        """The max-divergence of the actual release."""
-        actual = self._actual
-        return math.inf if actual is None else actual.certified_pure
+        """The max-divergence; infinite where lost mass is not covered."""
+        everywhere = self.everywhere
+        if everywhere is None:
+            return math.inf
+        if everywhere is not self:
+            return everywhere.pure
+        law = min(bound.pure for bound in self.bounds)
+        return sum_upper([(law, 1), (self.sampler.slack, 2)])
 
     @property
     def slope(self) -> float:
@@ -322,29 +329,25 @@ class Release:
             candidates.sort(key=_at_order_two)
         return candidates[0].losses() if candidates else None
 
-    def law_divergence(self, alpha: float) -> float:
-        """Return D_alpha of the certified law."""
-        return min(bound.divergence(alpha) for bound in self.bounds)
+    def divergence(self, alpha: float) -> float:
+        """Return D_alpha; infinite where lost mass is not covered.
 
-    def certified_divergence(self, alpha: float) -> float:
-        """Return D_alpha outside the outputs of lost mass.
-
-        The moment grows by e^((2 alpha - 1) slack) at most.
+        Slack enlarges the moment by e^((2 alpha - 1) slack) at most.
         """
-        bound = self.law_divergence(alpha)
+        everywhere = self.everywhere
+        if everywhere is None:
+            return math.inf
+        if everywhere is not self:
+            return everywhere.divergence(alpha)
+        law = min(bound.divergence(alpha) for bound in self.bounds)
         slack = self.sampler.slack
         if slack == 0:
-            return bound
-        return round_up(bound + (2 * alpha - 1) / (alpha - 1) * slack, _LAST_DIGIT)
-
-    def divergence(self, alpha: float) -> float:
-        """Return D_alpha of the actual release; infinite where lost mass is not covered."""
-        actual = self._actual
-        return math.inf if actual is None else actual.certified_divergence(alpha)
+            return law
+        return round_up(law + (2 * alpha - 1) / (alpha - 1) * slack, _LAST_DIGIT)
 
 
 def _larger(alpha: float, left: Release, right: Release) -> float:
-    return max(left.law_divergence(alpha), right.law_divergence(alpha))
+    return max(left.divergence(alpha), right.divergence(alpha))
 
 
 def _slope(bound: Bound) -> float:

@@ -81,7 +81,7 @@ def test_the_account_agrees_with_dp_accounting() -> None:
 @pytest.mark.parametrize(("mu", "rate"), [(0.3, 0.1), (1.0, 0.02), (2.0, 0.5)])
 def test_divergences_bound_those_of_brute_force_both_ways_round(mu: float, rate: float) -> None:
     batch = PoissonBatch(Gaussian(BALL, 1 / (mu * 10)), 10, rate)
-    removed, replaced = (batch.privacy(which, 10).certified_rdp for which in (ZERO_OUT, REPLACE))
+    removed, replaced = (batch.privacy(which, 10).certified().rdp for which in (ZERO_OUT, REPLACE))
     x = np.linspace(-20, 20 + 10 * mu, 200_001)
     near, moved, other = (norm.logpdf(x, at) for at in (0.0, mu, -mu))
     worlds = {
@@ -113,7 +113,7 @@ def test_divergences_of_one_bit_bound_those_of_brute_force_both_ways_round(rate:
     )
     inner = found.mechanism
     batch, rng = PoissonBatch(inner, 2, rate), np.random.default_rng(7)
-    bounds = {which: batch.privacy(which, 2).certified_rdp for which in Adjacency}
+    bounds = {which: batch.privacy(which, 2).certified().rdp for which in Adjacency}
     codes = np.array(list(np.ndindex(*[2] * 6)))
 
     def law(x: np.ndarray) -> np.ndarray:
@@ -151,7 +151,7 @@ def test_mechanisms_without_a_gaussian_pair_are_refused_where_batches_are_drawn(
 
 def test_a_price_of_the_nodes_is_finite() -> None:
     cost = one_bit(10, 0.1).privacy(REPLACE, 10)
-    assert np.isfinite([cost.certified_rdp(order) for order in ORDERS]).all()
+    assert np.isfinite([cost.certified().rdp(order) for order in ORDERS]).all()
     assert cost.lost == 0
 
 

@@ -100,7 +100,7 @@ def test_another_mechanism_leaves_the_main_account():
     shares = module._shares(PAIR.bare(), 8.0, 1e-5)
     with mpmath.workdps(40):
         best = min(
-            mpmath.mpf((PAIR * 8 + RENYI).certified_rdp(a))
+            mpmath.mpf((PAIR * 8 + RENYI).certified().rdp(a))
             + mpmath.log((a - 1) / mpmath.mpf(a))
             - (mpmath.log(mpmath.mpf(shares.at_order)) + mpmath.log(mpmath.mpf(a)))
             / (mpmath.mpf(a) - 1)

@@ -154,12 +154,3 @@ def test_rounding_of_sums_of_pure_epsilons_is_upwards():
 def test_refuses_a_mass_that_is_none(bad):
     with refuses("lost mass"):
         CURVE.with_lost(bad)
-
-
-def test_refuses_what_is_no_loss():
-    with refuses("forward"):
-        Cost.from_losses(CURVE)
-    with refuses("backward"):
-        Cost.from_losses(LossDistribution.pure(0.5), 3)
-    with refuses("alpha", 1.0):
-        CURVE.rdp(1.0)
