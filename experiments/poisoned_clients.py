@@ -4,7 +4,7 @@ Idea     softmax regression on MNIST, a client per image, every client once, 60 
          every cohort a share is malicious. *flip*: labels become 9 - label. *reverse*: the client
          sends its update turned round and scaled by 100, through the honest mechanism, which clips
          it. *payload*: it writes the payload that moves the mean furthest against the honest mean,
-         which it knows (`quietbit.mechanism.length`): the best of 2^30 seeds, the longest float
+         which it knows (`quietbit.mechanism.accumulate`): the best of 2^30 seeds, the longest float
          vector that a server takes, or bits of its choice.
 Law      a cohort's mean is drawn as its exact mean with normal noise of the mechanism's variance;
          codes that saturate are not modelled. One seed chooses the step without attackers, five

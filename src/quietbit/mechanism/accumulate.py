@@ -1,12 +1,19 @@
-"""Exact sums of payload bodies: one integer per coordinate, never a float.
+"""Exact sums of payload bodies: one integer per coordinate, never a float, and none too long.
 
 Idea     codes of b <= 16 bits stand for values. With one bit it is enough to count ones; with more,
          each value is a fixed-point number and the kernel adds those. Floats are converted to fixed
          point on arrival, which is possible because an honest float is bounded. Integer sums are
          exact and do not depend on the order. The mean is off by at most 2^-36 times max |v_j| or
          the reach (K = 2^24).
+         An attacker is not bound to the clip: it sends any payload that the server decodes. So the
+         server refuses a payload longer than noise makes it, except with probability 2^-40:
+         post-processing, which costs no privacy and, but for that probability, no honest client.
+         This helps where payloads differ in length, as floats and wide codes do.
 Symbols  v_j: what code j stands for; K: the most payloads that will be added; reach: the largest
-         magnitude that a noisy float of the mechanism can have.
+         magnitude that a noisy float of the mechanism can have; d coordinates; T = log 2^40.
+         Lengths are in clips.
+Source   docs/explanation/threat-model.md; docs/theory/numerics.md, "Lengths of honest
+         payloads".
 """
 
 from __future__ import annotations
@@ -20,16 +27,26 @@ from attrs import frozen
 from numpy.typing import NDArray
 
 from quietbit._typing import FloatVector
-from quietbit.errors import check_int, refuse_payload, require
+from quietbit.errors import Outlier, check_int, refuse_payload, require
 from quietbit.kernel.base import Kernel
 from quietbit.mechanism.base import Accumulator, Body, Reader, array_reader
-from quietbit.mechanism.length import refuse_longer
 
-__all__ = ["FixedPoint", "code_accumulator", "of_floats"]
+__all__ = [
+    "DOUBT",
+    "ROUNDING",
+    "FixedPoint",
+    "code_accumulator",
+    "normal_length_upper",
+    "of_floats",
+    "refuse_longer",
+]
 
 CHUNK = 1 << 18
 LARGEST_FLOAT = 3.4e38
 MAX_SHIFT = 52
+DOUBT = 40 * math.log(2)  # T: an honest payload is refused with probability at most 2^-40
+# More than the roundings of noise to its grid and to 32 bits, and of sums of squares.
+ROUNDING = 1 + 2.0**-16
 
 # A map from the mean of the values to the mean of the updates.
 Finish: TypeAlias = Callable[[FloatVector], FloatVector]
@@ -68,6 +85,25 @@ def of_floats(
     require(largest < LARGEST_FLOAT, "largest noisy value", largest, rule)
     point = FixedPoint.of(np.array([largest]), max_payloads)
     return _Floats(largest, point, np.zeros(count, dtype=np.int64), honest, order)
+
+
+def normal_length_upper(dimension: int, deviation: float, doubt: float = DOUBT) -> float:
+    """Return a length that an update plus normal noise exceeds with probability at most e^-doubt.
+
+    >>> round(normal_length_upper(1000, 1.0), 1), 1000**0.5
+    (37.3, 31.622776601683793)
+    """
+    noise = dimension * deviation**2
+    spread = 2 * deviation * math.sqrt((noise + 2) * doubt)
+    tail = 2 * deviation**2 * doubt
+    return math.sqrt(noise + 1 + spread + tail) * ROUNDING
+
+
+def refuse_longer(length: float, honest: float) -> None:
+    """Refuse a payload that is longer than an honest one, or whose length is NaN."""
+    if not length <= honest:
+        rule = f"at most {honest:g}, as for honest clients"
+        raise Outlier(f"length of the payload must be {rule}, got {length:g}.")
 
 
 @final

@@ -20,7 +20,7 @@ from attrs import field, frozen
 from quietbit.kernel.base import Kernel
 from quietbit.kernel.rng import RandomBits
 from quietbit.kernel.rounded import NoiseLaw
-from quietbit.mechanism.accumulate import of_floats
+from quietbit.mechanism.accumulate import normal_length_upper, of_floats
 from quietbit.mechanism.ball import Ball, Norm, check_ball, check_norm, clipped_pieces
 from quietbit.mechanism.base import Accumulator, Body, Error, Layout, Mechanism, Parts, passed_on
 from quietbit.mechanism.family import (
@@ -29,7 +29,6 @@ from quietbit.mechanism.family import (
     SearchedFamily,
     check_multiplier,
 )
-from quietbit.mechanism.length import normal_length_upper
 from quietbit.privacy.cost import Cost, sample_share
 from quietbit.privacy.rounding import round_up
 from quietbit.target import Adjacency

@@ -40,6 +40,7 @@ from quietbit.mechanism.abilities import (
     SampleGradients,
     SharedRows,
 )
+from quietbit.mechanism.accumulate import refuse_longer
 from quietbit.mechanism.ball import Norm, check_norm
 from quietbit.mechanism.base import (
     Accumulator,
@@ -56,7 +57,6 @@ from quietbit.mechanism.base import (
     check_padding,
     passed_on,
 )
-from quietbit.mechanism.length import refuse_longer
 from quietbit.mechanism.projected import MOST_SAMPLES
 from quietbit.mechanism.rotation import Rotation, rotation_for
 from quietbit.mechanism.rounding import independent_rounding

@@ -27,9 +27,9 @@ from quietbit.mechanism.abilities import Batches, Summable
 from quietbit.mechanism.ball import Ball, Norm, check_ball
 from quietbit.mechanism.base import Error, Mechanism
 from quietbit.mechanism.batch import site_release
-from quietbit.mechanism.central_sum import calibrated_codes
 from quietbit.mechanism.family import OWN, SHARED, Choices
 from quietbit.mechanism.forecast import forecast
+from quietbit.mechanism.interpolated_family import calibrated_codes
 from quietbit.mechanism.projected import ProjectedSamples, project
 from quietbit.mechanism.registry import AUTO, families, family
 from quietbit.privacy.guarantee import Guarantee

@@ -59,35 +59,31 @@ FAMILY_GROUP = "quietbit.mechanisms"
 KIND_GROUP = "quietbit.kinds"
 HERE = "quietbit.mechanism."
 AUTO = "auto"  # in place of a family's name: the best of all families
-# The library's families by name: the file and the class of the mechanism.
-LIBRARY = {
-    "imvu": ("interpolated", "InterpolatedMVU"),
-    "vmvu": ("vector", "VectorMVU"),
-    "gaussian": ("additive", "Gaussian"),
-}
+# The kinds of the library's families, by name.
+LIBRARY = {"imvu": "InterpolatedMVU", "vmvu": "VectorMVU", "gaussian": "Gaussian"}
 # The files of their `FAMILY`.
 FAMILIES = {"imvu": "interpolated_family", "vmvu": "vector_family", "gaussian": "additive"}
 # Mechanisms that send an answer in place of an update, by their name in policies and ledgers.
-ANSWERS = {
-    "response": ("response", "RandomisedResponse"),
-    "scout": ("scouts", "Scout"),
-}
-# The library's kinds in descriptions: file and class. An identity keeps the kind it was first
-# written with.
+ANSWERS = {"response": "RandomisedResponse", "scout": "Scout"}
+# The library's kinds in descriptions, which are names of classes, and the files of these.
 KINDS = {
-    "Ball": ("ball", "Ball"),
-    "PoissonBatch": ("batch", "PoissonBatch"),
-    "LocalSteps": ("batch", "LocalSteps"),
-    "Projected": ("projected", "Projected"),
-    "ProjectedSamples": ("projected", "ProjectedSamples"),
-    "Rotation": ("rotation", "Rotation"),
-    "Scouted": ("scouts", "Scouted"),
-} | {name: (file, name) for file, name in (*LIBRARY.values(), *ANSWERS.values())}
+    "Ball": "ball",
+    "Gaussian": "additive",
+    "InterpolatedMVU": "interpolated",
+    "LocalSteps": "batch",
+    "PoissonBatch": "batch",
+    "Projected": "projected",
+    "ProjectedSamples": "projected",
+    "RandomisedResponse": "response",
+    "Rotation": "rotation",
+    "Scout": "scouts",
+    "Scouted": "scouts",
+    "VectorMVU": "vector",
+}
 # Kinds with an inner mechanism.
 WRAPPERS = ("PoissonBatch", "LocalSteps", "Projected", "ProjectedSamples", "Scouted")
 STEPS = "LocalSteps"
 MOVING = "Watched"  # the kind of a clip that moves, in ledgers of earlier versions
-KIND_OF = {place: kind for kind, place in KINDS.items()}
 
 
 def families() -> tuple[str, ...]:
@@ -151,11 +147,8 @@ def _imported(entry: EntryPoint, name: str) -> Any:
 def family_of(mechanism: Mechanism) -> str:
     """Return the name of the family of a mechanism, without its wrappers; empty if unknown."""
     core = type(mechanism.core)
-    for name, (file, class_name) in (LIBRARY | ANSWERS).items():
-        if (core.__module__, core.__name__) == (HERE + file, class_name):
-            return name
-    for name, entry in _package_kinds().get(core.__name__, {}).items():
-        if entry.value == f"{core.__module__}:{core.__name__}":
+    for name, place in _places(core.__name__).items():
+        if place == f"{core.__module__}:{core.__name__}":
             return name
     return ""
 
@@ -167,15 +160,16 @@ def described_family(description: Any) -> str:
     """
     while isinstance(description, Mapping) and description.get("kind") in WRAPPERS:
         description = description.get("inner")
-    if not isinstance(description, Mapping):
-        return ""
-    kind = description.get("kind")
-    if not isinstance(kind, str):
-        return ""
-    for name, (_, class_name) in (LIBRARY | ANSWERS).items():
-        if kind == class_name:
-            return name
-    return next(iter(_package_kinds().get(kind, {})), "")
+    kind = description.get("kind") if isinstance(description, Mapping) else None
+    return next(iter(_places(kind)), "") if isinstance(kind, str) else ""
+
+
+def _places(kind: str) -> dict[str, str]:
+    """Return the places of the classes of a kind, as module:class, by the name of the family."""
+    for name, known in (LIBRARY | ANSWERS).items():
+        if known == kind:
+            return {name: f"{HERE}{KINDS[kind]}:{kind}"}
+    return {name: entry.value for name, entry in _package_kinds().get(kind, {}).items()}
 
 
 def identity_of(mechanism: Mechanism, clip: float = 1.0) -> bytes:
@@ -294,12 +288,11 @@ def _kind(value: Any, name: str) -> str:
     has_fields = attrs.has(kind) or dataclasses.is_dataclass(kind)
     rule = "a number, a word, a Design, a Profile or a frozen class of these to have an identity"
     require(has_fields, name, kind.__name__, rule)
-    place = kind.__module__.removeprefix(HERE), kind.__name__
-    if kind.__module__.startswith(HERE) and place in KIND_OF:
-        return KIND_OF[place]
     full_name = f"{kind.__module__}.{kind.__name__}"
+    known = KINDS.get(kind.__name__)
+    ours = known is None or full_name == f"{HERE}{known}.{kind.__name__}"
     rule = "named differently from the classes of quietbit"
-    require(kind.__name__ not in KINDS, f"class of {name}", full_name, rule)
+    require(ours, f"class of {name}", full_name, rule)
     return kind.__name__
 
 
@@ -336,8 +329,7 @@ def _built(value: Any, allowed: Collection[str] | None) -> Any:
 def _class(kind: str, allowed: Collection[str] | None) -> type:
     """Return the class of a kind: of the library, or of one installed package."""
     if kind in KINDS:
-        file, name = KINDS[kind]
-        return cast(type, getattr(importlib.import_module(HERE + file), name))
+        return cast(type, getattr(importlib.import_module(HERE + KINDS[kind]), kind))
     entries = _package_kinds().get(kind, {})
     places = {entry.value: entry for entry in entries.values()}
     rule = "one of " + ", ".join(KINDS) + ", or of one installed package"

@@ -124,7 +124,7 @@ def test_a_step_keeps_its_claim_and_hardly_more(
 
 
 @pytest.mark.parametrize("adjacency", Adjacency)
-@settings(max_examples=6, deadline=None)
+@settings(max_examples=3, deadline=None)
 @given(profile=profiles(most=5, spread=5.0))
 def test_any_profile_keeps_its_claim(adjacency: Adjacency, profile: Profile) -> None:
     for dimension, keep in ((1, 1), (2, 2)):

@@ -42,7 +42,11 @@ IDS = [f"{name} {ball.norm.value}" for name, ball in CASES]
 
 
 AXES = (CASES, (1, 50, 100_000), (0.01, 1.0, 50.0), tuple(Adjacency))
-MET = pairs(*AXES)
+MET = [
+    *pairs(CASES, (1, 50), *AXES[2:]),
+    (("imvu", L2), 100_000, 1.0, Adjacency.REPLACE_ONE),
+    (("skellam", L2), 100_000, 0.01, Adjacency.ZERO_OUT),
+]
 
 
 @pytest.mark.parametrize(
@@ -97,8 +101,8 @@ def test_one_bit_has_the_gaussians_error_in_many_dimensions() -> None:
     variance.
     """
     wide = Ball(Norm.L2, 10_000)
-    for epsilon in (1.0, 3.0, 8.0):
-        for releases in (1, 10, 50, 1000):
+    for epsilon in (1.0, 8.0):
+        for releases in (1, 50, 1000):
             for adjacency in Adjacency:
                 given: Any = {
                     "ball": wide,
@@ -123,7 +127,7 @@ def test_one_bit_has_the_gaussians_error_in_many_dimensions() -> None:
     ("ball", "clamp", "chosen"),
     [
         (L1, False, design(2, 1, 1.0)),
-        (L2, False, table(4, 2, 1.5)),
+        pytest.param(L2, False, table(4, 2, 1.5), marks=pytest.mark.long),
         (L2, True, design(2, 1, 1.0)),
         pytest.param(L1, True, table(4, 2, 1.5), marks=pytest.mark.long),
     ],

@@ -21,8 +21,8 @@ from quietbit.federation.part import Scope
 from quietbit.federation.record import Counts
 from quietbit.federation.round import Round
 from quietbit.kernel.rng import seeded_rng
+from quietbit.mechanism.accumulate import normal_length_upper
 from quietbit.mechanism.batch import LocalSteps, PoissonBatch
-from quietbit.mechanism.length import normal_length_upper
 from quietbit.wire.payload import Framed, build
 from quietbit_lab.baseline.noise import exponential_length_upper
 from quietbit_lab.baseline.skellam import Skellam

@@ -191,7 +191,7 @@ def test_the_squared_error_of_sums_is_that_of_sums() -> None:
     found = calibrate("imvu", **given, coordinates=256)
     mechanism: Any = found.mechanism
     rng, errors = np.random.default_rng(8), []
-    for number in range(150):
+    for number in range(80):
         update = rng.normal(size=DIMENSION)
         update /= np.linalg.norm(update)
         here = mechanism.at(number)
@@ -200,9 +200,9 @@ def test_the_squared_error_of_sums_is_that_of_sums() -> None:
         )
         ups = np.array([here.inner.distribution(float(value))[1] for value in kept])
         errors.append(np.mean((here.mean_from_sum(rng.binomial(100, ups), 100) - update) ** 2))
-    # Each is about a mean of 256 squares of normals: all together are within 3 % of what is
+    # Each is about a mean of 256 squares of normals: all together are within 4 % of what is
     # expected.
-    assert 0.9 * found.error.of_mean(100) < np.mean(errors) < 1.03 * found.error.of_mean(100)
+    assert 0.9 * found.error.of_mean(100) < np.mean(errors) < 1.04 * found.error.of_mean(100)
 
 
 @pytest.mark.parametrize("keep", [0, 3, 2048, "few", 1.5])

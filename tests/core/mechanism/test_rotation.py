@@ -8,7 +8,6 @@ without sampling noise: f by enumeration, averaged over seeds of the rotation.
 from __future__ import annotations
 
 import gzip
-import lzma
 import os
 from functools import cache
 from pathlib import Path
@@ -136,43 +135,6 @@ def shared(name: str) -> Path:
     if not (folder / name).is_dir():
         pytest.skip(f"the shared data sets are not in {folder}")
     return folder
-
-
-@pytest.mark.needs_shared
-@pytest.mark.long
-def test_gradients_of_a_wide_network_come_back_at_their_size(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """A CIFAR-10 image's gradient of 36.5 million weights: the paper's own way cuts it, the
-    rotated one does not.
-    """
-    torch: Any = pytest.importorskip("torch", reason="needs the torch extra")
-    folder = shared("wide-resnet-28-10")
-    monkeypatch.syspath_prepend(str(Path(__file__).parents[3] / "experiments"))
-    from wide_network import restored, scaled
-
-    with lzma.open(folder / "cifar10" / "test_batch.npy.xz") as file:
-        planes = np.load(file)[:, :1].cumsum(2, dtype=np.uint8).cumsum(3, dtype=np.uint8)
-    image = torch.from_numpy(
-        np.stack([planes[1] + planes[0], planes[0], planes[2] + planes[0]], -1)
-    )
-    network: Any = restored(folder / "wide-resnet-28-10", 10)
-    torch.nn.init.normal_(
-        network.head.weight, std=0.003, generator=torch.Generator().manual_seed(1)
-    )
-    torch.nn.functional.cross_entropy(network(scaled(image)), torch.tensor([3])).backward()
-    gradient = np.concatenate([part.grad.numpy().reshape(-1) for part in network.parameters()])
-    unit = gradient / np.linalg.norm(gradient.astype(np.float64))
-    assert unit.size > 36_000_000
-    ball = Ball(Norm.L2, unit.size)
-    turned, plain = (
-        calibrate("imvu", ball=ball, epsilon=8.0, rotate=turn, **TARGET).mechanism
-        for turn in (None, False)
-    )
-    assert abs(gains(turned, unit, range(1)) - 1).max() < 0.01
-    pieces: Any = np.array_split(unit.astype(np.float64), 40)
-    cut = sum(float(piece @ plain._moments(piece)[0]) for piece in pieces) / plain.gain
-    assert cut < 0.9, "26 coordinates hold 47 % of the squared length"
 
 
 @pytest.mark.needs_shared

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import math
 from fractions import Fraction
 
 import pytest
@@ -12,7 +11,6 @@ from quietbit.mechanism.interpolated import InterpolatedMVU
 from quietbit.privacy.cost import sampling_slack_upper
 from quietbit.privacy.divergence import smallest_probability_lower
 from quietbit.target import Adjacency
-from refusals import refuses
 
 BALL = Ball(Norm.L2, 5)
 
@@ -81,14 +79,3 @@ def test_small_dimensions_use_the_plain_bound() -> None:
     low, high = mechanism.certified_range
     plain = sampling_slack_upper(1, smallest_probability_lower(kinked, low, high), SAMPLING_ERROR)
     assert mechanism._slack == plain
-
-
-@pytest.mark.parametrize("beta", [0.0, -1.0, math.nan, math.inf, 1e9, "8"])
-def test_beta_must_be_positive(beta: float) -> None:
-    with refuses("beta"):
-        InterpolatedMVU(design(), Ball(Norm.L2, 3), beta)
-
-
-def test_clamp_is_a_truth_value() -> None:
-    with refuses("clamp", 1):
-        InterpolatedMVU(design(), Ball(Norm.L2, 3), 1.0, 1)  # type: ignore[arg-type]

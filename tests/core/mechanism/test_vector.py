@@ -28,6 +28,7 @@ REFERENCE = ReferenceKernel()
 LARGE = Ball(Norm.L2, 10**6)
 SEEDED = MECHANISMS["vmvu seed"]
 RELEASES = (1, 2, 3, 5, 10, 20, 50, 200)
+SOME = (1, 10, 200)  # on every change; the others nightly
 # Squared errors at radius 1 and delta 1e-5 that a coarse search of three numbers reached, and the
 # Gaussian's with its exact account: the measured table of the theory that the mechanism was built
 # from.
@@ -52,9 +53,12 @@ def gaussian_error(adjacency: str, epsilon: float, releases: int) -> float:
     return high
 
 
+@pytest.mark.parametrize("some", [True, pytest.param(False, marks=pytest.mark.long)])
 @pytest.mark.parametrize(("adjacency", "epsilon"), DESIGNED)
-def test_every_cell_of_the_table_is_reached(adjacency: str, epsilon: float) -> None:
+def test_every_cell_of_the_table_is_reached(adjacency: str, epsilon: float, some: bool) -> None:
     for releases, designed in zip(RELEASES, DESIGNED[adjacency, epsilon], strict=True):
+        if some and releases not in SOME:
+            continue
         found = calibrate(
             "vmvu",
             ball=LARGE,
@@ -213,9 +217,9 @@ def test_sampling_is_in_the_price() -> None:
 
 
 def test_a_large_update_is_decoded_from_its_rows_alone() -> None:
-    mechanism = VectorMVU(STEP, Ball(Norm.L2, 300_000), 1024)
+    mechanism = VectorMVU(STEP, Ball(Norm.L2, 40_000), 1024)
     uplink = Uplink(mechanism, max_payloads=100)
-    payload = uplink.send(np.ones(300_000, dtype=np.float32), seeded_rng(1))
+    payload = uplink.send(np.ones(40_000, dtype=np.float32), seeded_rng(1))
     assert len(payload) == 80
     assert uplink.receive([payload]) == pytest.approx(
         by_the_book(mechanism, payload[56:]), abs=1e-9

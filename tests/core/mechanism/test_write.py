@@ -9,7 +9,6 @@ import pytest
 
 from core.mechanism.makers import MECHANISMS, update
 from path import codes_of, encode
-from quietbit.kernel.reference import ReferenceKernel
 from quietbit.kernel.rng import seeded_rng
 from quietbit.kernel.select import select
 from quietbit.mechanism import additive
@@ -59,14 +58,6 @@ def test_a_long_update_is_clipped_with_all_its_parts_under_one_norm(mechanism: A
         assert np.allclose(found.view(np.float32), expected.view(np.float32), rtol=1e-6)
     else:
         assert np.array_equal(found, expected)
-
-
-def test_kernels_agree_on_a_clipped_update() -> None:
-    mechanism = MECHANISMS["imvu three bits five levels"]
-    vector = [7 * update(mechanism.ball).astype(np.float32)]
-    assert np.array_equal(
-        codes(mechanism, vector), codes(mechanism, vector, kernel=ReferenceKernel())
-    )
 
 
 @pytest.mark.parametrize("name", ["gaussian", "sign of gaussian", "laplace"])

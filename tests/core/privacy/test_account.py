@@ -324,11 +324,18 @@ ROADS = [
     for releases in (1, 10, 50)
     for delta in deltas
 ]
+# On every change: once and in many releases, under either adjacency, by each kind of account.
+SHORT = [
+    road
+    for road in ROADS
+    if road[0] in ("gaussian", "imvu", "vmvu", "laplace")
+    and (road[2] is Adjacency.ZERO_OUT, road[3]) in ((True, 50), (False, 1))
+]
 
 
 @pytest.mark.parametrize(
     ("word", "norm", "adjacency", "releases", "delta"),
-    [pytest.param(*road, marks=[pytest.mark.long] if road[3] == 10 else []) for road in ROADS],
+    [pytest.param(*road, marks=[] if road in SHORT else [pytest.mark.long]) for road in ROADS],
 )
 def test_calibration_for_a_node_costs_two_per_cent_of_the_error_at_most(
     word, norm, adjacency, releases, delta

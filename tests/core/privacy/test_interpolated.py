@@ -39,9 +39,9 @@ def test_the_renyi_account_of_an_l1_ball_helps_at_positive_delta_only():
 @pytest.mark.parametrize(
     ("epsilon", "adjacency", "distance"),
     [
-        (0.5, Adjacency.ZERO_OUT, 0.5),
-        (1.0, Adjacency.REPLACE_ONE, 1.0),
-        (2.0, Adjacency.ZERO_OUT, 1.0),
+        (1.0, Adjacency.ZERO_OUT, 0.5),
+        pytest.param(1.0, Adjacency.REPLACE_ONE, 1.0, marks=pytest.mark.long),
+        pytest.param(2.0, Adjacency.ZERO_OUT, 1.0, marks=pytest.mark.long),
     ],
 )
 def test_an_l1_ball_never_costs_more_than_one_of_its_bounds_alone(epsilon, adjacency, distance):

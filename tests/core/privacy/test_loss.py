@@ -118,7 +118,12 @@ def gaussian_profile(mu, count):
 
 
 @pytest.mark.parametrize(
-    ("mu", "times", "tightness"), [(0.3, 10, 3e-5), (0.002, 10**5, 5e-5), (0.001, 10**6, 1e-4)]
+    ("mu", "times", "tightness"),
+    [
+        (0.3, 10, 3e-5),
+        (0.002, 10**5, 5e-5),
+        pytest.param(0.001, 10**6, 1e-4, marks=pytest.mark.long),
+    ],
 )
 def test_many_releases_of_a_profile(mu, times, tightness):
     """A spacing of mu/71 alone adds 3e-5 to the variance.

@@ -51,7 +51,12 @@ def test_one_release_is_bounded_and_nearly_exact(mu, q, adjacency):
 
 
 @pytest.mark.parametrize(
-    ("mu", "q", "steps"), [(1 / 0.8, 0.01, 1000), (0.5, 0.1, 150), (2.0, 0.001, 5000)]
+    ("mu", "q", "steps"),
+    [
+        (1 / 0.8, 0.01, 1000),
+        (0.5, 0.1, 150),
+        pytest.param(2.0, 0.001, 5000, marks=pytest.mark.long),
+    ],
 )
 def test_many_releases_agree_with_dp_accounting(mu, q, steps):
     accounting = pytest.importorskip("dp_accounting")

@@ -146,11 +146,11 @@ def test_many_payloads_average_to_the_clipped_update() -> None:
     """Unbiased at zero, so the mean of n payloads of 4 bits is near the update.
 
     Each of 67 coordinates deviates by at most 7 standard errors, which fails by chance with a
-    probability below 67 * 2.6e-12 < 1e-9 (normal approximation; symbols are bounded and n = 4,000),
+    probability below 67 * 2.6e-12 < 1e-9 (normal approximation; symbols are bounded and n = 2,000),
     plus the bias of the decoder, added by enumeration.
     """
     mechanism = InterpolatedMVU(design(2, 1, 3.0), Ball(Norm.L2, WIDTH), decoder="unbiased-at-zero")
-    uplink, rng, count = Uplink(mechanism), seeded_rng(11), 4000
+    uplink, rng, count = Uplink(mechanism), seeded_rng(11), 2000
     vector = 4 * update(mechanism.ball, share=1.0)
     found = uplink.receive(uplink.send(vector, rng) for _ in range(count))
     clipped = mechanism.ball.clip(vector)

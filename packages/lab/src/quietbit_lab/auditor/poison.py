@@ -1,7 +1,7 @@
 """How far an attacker's payload moves a mean: searched seeds, and the longest payloads.
 
 Idea     an attacker is not bound to the clip: it sends any payload that the server decodes, up to
-         the length at which the server refuses (`quietbit.mechanism.length`). Where a seed is sent,
+         the length at which the server refuses (`mechanism.accumulate`). Where a seed is sent,
          each stands for pure noise, and searching 2^b of them buys the largest of 2^b normals along
          the attacker's direction. Where k of p rows of a public rotation are kept, the attacker
          picks a direction among them, along which everything is sqrt(p/k) longer.

@@ -24,7 +24,7 @@ from quietbit._typing import FloatVector
 from quietbit.kernel.base import Kernel
 from quietbit.kernel.rng import RandomBits, WordBlock
 from quietbit.kernel.rounded import NoiseLaw
-from quietbit.mechanism.accumulate import code_accumulator
+from quietbit.mechanism.accumulate import DOUBT, ROUNDING, code_accumulator
 from quietbit.mechanism.additive import Gaussian, Noise, noise_family
 from quietbit.mechanism.ball import Ball, Norm, clipped_pieces
 from quietbit.mechanism.base import (
@@ -38,7 +38,6 @@ from quietbit.mechanism.base import (
     passed_on,
 )
 from quietbit.mechanism.family import check_multiplier
-from quietbit.mechanism.length import DOUBT, ROUNDING
 from quietbit.mechanism.rotation import response_lower
 from quietbit.privacy.cost import Cost
 from quietbit.privacy.release import Formula

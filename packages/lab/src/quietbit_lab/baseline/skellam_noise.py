@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from quietbit._search import bisect
 from quietbit.kernel.rng import WordBlock
-from quietbit.mechanism.length import DOUBT, ROUNDING
+from quietbit.mechanism.accumulate import DOUBT, ROUNDING
 from quietbit_lab.baseline.thresholds import ThresholdTable
 
 __all__ = [
