@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import quietbit
 from quietbit.cli.console import JsonOption, Row, progress_bar, record, rounded
-from quietbit.cli.options import check_outputs, chosen, find_design, option, takes, usual
+from quietbit.cli.options import check_outputs, find_design, option, takes, usual
 from quietbit.cli.rows import gaussian_row, guarantee_rows, profile_rows
 from quietbit.errors import InvalidParameter, check_int, require
-from quietbit.target import MOST_CLIENTS
+from quietbit.target import MOST_CLIENTS, Trust
 
 if TYPE_CHECKING:
     from quietbit.mechanism.calibrate import Calibration
@@ -18,15 +18,12 @@ if TYPE_CHECKING:
 __all__ = ["calibrate"]
 
 LABELS = {"noise_multiplier": "noise / clip", "scale_multiplier": "scale / clip"}
-# What to do instead of an option that secure aggregation does not have.
-REMEDIES = {
-    "bits": "a code of a sum has one bit",
-    "cohort": "give --clients",
-    "samples": "sums protect whole clients",
-    "sampling_rate": "the server learns which clients take part",
-}
-# Options that secure aggregation does not have.
-LOCAL_ONLY = "levels beta clamp decoder design samples local_steps local_rate"
+SUMMED = "imvu"
+# Options that `quietbit.calibrate` does not have by these names.
+OF_SUMS = {"clients", "min_honest_clients"}
+OF_COMMAND = {"mechanism", "norm", "dimension", "trust", "cohort", "out"} | OF_SUMS
+# Options that secure aggregation has, too.
+SHARED = {"epsilon", "delta", "adjacency", "releases", "coordinates"} | OF_COMMAND - {"cohort"}
 
 
 @takes(
@@ -100,79 +97,109 @@ def calibrate(json: JsonOption = False, **given: Any) -> None:
     Example: quietbit calibrate --trust secure-aggregation --clients 1000 --epsilon 1 --delta 1e-5
     --releases 10 --adjacency zero-out --dimension 100000
     """
-    target = chosen(given, "epsilon delta adjacency releases coordinates")
-    target["ball"] = quietbit.Ball(given["norm"], given["dimension"])
-    trust = given["trust"]
-    if trust == "local":
-        _calibrate(target, given, json)
-    elif trust == "secure-aggregation":
-        _calibrate_sum(target, given, json)
+    ball = quietbit.Ball(given["norm"], given["dimension"])
+    trust = Trust(given["trust"])
+    out = given["out"]
+    options = {name: value for name, value in given.items() if name not in OF_COMMAND}
+    mechanism = given["mechanism"]
+    clients = None
+    if trust is Trust.SECURE_AGGREGATION:
+        mechanism = mechanism or SUMMED
+        clients, options["honest"] = _clients(given)
+    elif trust is Trust.LOCAL:
+        _check_local(given)
     else:
         raise InvalidParameter.of("trust", "local or secure-aggregation", trust)
-
-
-def _calibrate(target: dict[str, Any], given: dict[str, Any], as_json: bool) -> None:
-    """Calibrate one client's release, under local trust."""
-    from quietbit.mechanism.registry import families, family, family_of
-    from quietbit.wire.payload import Header
-
-    for name, value in chosen(given, "clients min_honest_clients").items():
-        remedy = "add --trust secure-aggregation, or leave it out"
-        require(value is None, name, value, "left out for local trust", remedy)
-    if given["sampling_rate"] is not None and given["samples"] is None:
-        raise InvalidParameter.of("samples", "given with --sampling-rate")
-    mechanism = given["mechanism"]
-    out = given["out"]
-    ball = target["ball"]
-    if mechanism is None:
-        raise InvalidParameter.of("mechanism", f"given: one of {', '.join(families())}, or auto")
-    has_design = mechanism in families() and family(mechanism).strength == "design_epsilon"
-    rule = f"left out for {mechanism}, which has no design to save"
-    require(out is None or has_design, "out", str(out), rule)
-    target |= chosen(given, f"{LOCAL_ONLY} bits sampling_rate")
     if given["design"] is not None:
-        target["design"] = find_design(given["design"])
+        options["design"] = find_design(given["design"])
     check_outputs(out)
-    with progress_bar("Calibrating", quiet=as_json):
-        calibration = quietbit.calibrate(mechanism, **target)
-    calibrated = calibration.mechanism
-    cohort = 1 if given["cohort"] is None else given["cohort"]
-    expected = quietbit.forecast(calibrated, cohort=cohort, rounds=calibration.releases)
-    layout = calibrated.layout
-    bits = layout.bits * layout.count
-    if layout.bits == 0:
-        bits = 8 * layout.size
-    per_parameter = bits / ball.dimension
+    with progress_bar("Calibrating", quiet=json):
+        calibration = quietbit.calibrate(mechanism, ball=ball, **options)
+    rows = _rows(calibration, given, clients)
+    if out is not None:
+        designed = calibration.mechanism.designed
+        rule = f"left out for {mechanism}, which has no design to save"
+        if designed is None:
+            raise InvalidParameter.of("out", rule, str(out))
+        rows.append(Row("saved", "saved as", str(designed.save(out))))
+    title = f"{mechanism} on an {ball.norm.value} ball of dimension {ball.dimension}"
+    record(title, rows, json)
+
+
+def _clients(given: dict[str, Any]) -> tuple[int, int]:
+    """Return the clients of a sum, and how many of them are honest; refuse other options."""
+    for name, value in given.items():
+        left_out = name in SHARED or value is None
+        require(left_out, name, value, "left out for secure aggregation")
+    require(given["norm"] == "l2", "norm", given["norm"], "l2 for secure aggregation")
+    if given["clients"] is None:
+        raise InvalidParameter.of("clients", "given: the number of clients in a sum")
+    clients = check_int(given["clients"], "clients", 2, MOST_CLIENTS)
+    if given["min_honest_clients"] is None:
+        return clients, clients
+    return clients, check_int(given["min_honest_clients"], "min_honest_clients", 2, clients)
+
+
+def _check_local(given: dict[str, Any]) -> None:
+    """Refuse options of sums, and a release without a mechanism."""
+    from quietbit.mechanism.registry import families
+
+    for name in sorted(OF_SUMS):
+        remedy = "add --trust secure-aggregation, or leave it out"
+        require(given[name] is None, name, given[name], "left out for local trust", remedy)
+    if given["mechanism"] is None:
+        raise InvalidParameter.of("mechanism", f"given: one of {', '.join(families())}, or auto")
+
+
+def _rows(calibration: Calibration, given: dict[str, Any], clients: int | None) -> list[Row]:
+    """Return what the mechanism is, sends and costs, and what to expect of a round."""
+    from quietbit.federation.compare import bytes_sent
+    from quietbit.mechanism.registry import family_of
+
+    mechanism = calibration.mechanism
+    trust = calibration.guarantee.trust
+    gaussian = calibration.gaussian_squared_error / (clients or 1)
+    cohort = clients or given["cohort"] or 1
+    expected = quietbit.forecast(mechanism, cohort=cohort, rounds=calibration.releases, trust=trust)
+    layout = mechanism.layout
+    width = layout.bits
     error = calibration.squared_error
-    gain = calibration.error.gain
-    reach = "met from below to 1 part in 10,000"
-    if calibration.saturated:
-        reach = "out of reach: this mechanism cannot be certified to reveal more"
-    rows = [Row("mechanism", "mechanism", family_of(calibrated) or mechanism)]
+    if clients is not None:
+        width = clients.bit_length()
+        error = calibration.error.of_mean(clients)
+    bits = width * layout.count or 8 * layout.size
+    per_parameter = bits / mechanism.ball.dimension
+    rows = [Row("mechanism", "mechanism", family_of(mechanism) or given["mechanism"])]
     if calibration.reason:
         rows.append(Row("reason", "why", calibration.reason))
-    rows += _setting(calibrated)
+    rows += _setting(mechanism)
+    if clients is not None:
+        rows += [
+            Row("clients", "clients in a sum", clients),
+            Row("min_honest_clients", "honest clients", given["min_honest_clients"] or clients),
+            Row("wire_bits", "bits of a code", width, f"{width}, the modulus of the masks"),
+        ]
+    size = bytes_sent(mechanism, trust, cohort)
     rows += [
-        Row("payload_bytes", "bytes of a payload", Header.of(calibrated).size),
+        Row("payload_bytes", "bytes of a payload", size),
         Row("bits_per_parameter", "bits per parameter", per_parameter, rounded(per_parameter, 4)),
         Row("squared_error", "squared error at zero", error, rounded(error)),
-        gaussian_row(error, calibration.gaussian_squared_error),
+        gaussian_row(error, gaussian),
         Row("noise", "noise / clip", expected.noise, rounded(expected.noise, 3)),
         Row("forecast", "what to expect", expected.sentence()),
     ]
+    gain = calibration.error.gain
     if abs(gain - 1) > 1e-6:
         text = f"{rounded(gain, 4)}: small coordinates decode to this multiple of their value"
         rows.append(Row("gain", "gain", gain, f"{text}; divide the mean, or the step, by it"))
+    reach = "met from below to 1 part in 10,000"
+    if calibration.saturated:
+        reach = "out of reach: this mechanism cannot be certified to reveal more"
     rows += [
         Row("releases", "releases", calibration.releases),
         Row("saturated", "target", calibration.saturated, f"{given['epsilon']:g}, {reach}"),
     ]
-    rows += guarantee_rows(calibration.guarantee)
-    designed = calibrated.designed
-    if out is not None and designed is not None:
-        rows.append(Row("saved", "saved as", str(designed.save(out))))
-    title = f"{mechanism} on an {ball.norm.value} ball of dimension {ball.dimension}"
-    record(title, rows, as_json)
+    return rows + guarantee_rows(calibration.guarantee)
 
 
 def _design(design: quietbit.Design) -> list[Row]:
@@ -209,73 +236,3 @@ def _setting(mechanism: Any) -> list[Row]:
         elif name not in ("kind", "ball"):
             rows.append(Row(name, LABELS.get(name, name.replace("_", " ")), value))
     return rows
-
-
-def _calibrate_sum(target: dict[str, Any], given: dict[str, Any], as_json: bool) -> None:
-    """Calibrate masked sums of codes."""
-    out = given["out"]
-    ball = target["ball"]
-    name = given["mechanism"]
-    require(name in (None, "imvu"), "mechanism", name, "imvu, or left out, for secure aggregation")
-    for name, value in chosen(given, f"{LOCAL_ONLY} bits cohort sampling_rate").items():
-        remedy = REMEDIES.get(name, "it is calibrated")
-        require(value is None, name, value, "left out for secure aggregation", remedy)
-    if given["clients"] is None:
-        raise InvalidParameter.of("clients", "given: the number of clients in a sum")
-    require(ball.norm is quietbit.Norm.L2, "norm", ball.norm.value, "l2 for secure aggregation")
-    check_outputs(out)
-    clients = check_int(given["clients"], "clients", 2, MOST_CLIENTS)
-    honest = clients
-    if given["min_honest_clients"] is not None:
-        honest = check_int(given["min_honest_clients"], "min_honest_clients", 2, clients)
-    with progress_bar("Calibrating", quiet=as_json):
-        calibration = quietbit.calibrate("imvu", **target, honest=honest)
-    rows = _sum_rows(calibration, given["epsilon"], clients, honest)
-    if out is not None:
-        design = calibration.mechanism.designed
-        rows.append(Row("saved", "saved as", str(cast(Any, design).save(out))))
-    title = f"secure sums of {clients:,} clients, {ball.dimension:,} parameters"
-    record(title, rows, as_json)
-
-
-def _sum_rows(calibration: Calibration, epsilon: float, clients: int, honest: int) -> list[Row]:
-
-    mechanism: Any = calibration.mechanism
-    codes: Any = mechanism.core
-    guarantee = calibration.guarantee
-    kept = codes.ball.dimension
-    expected = quietbit.forecast(
-        mechanism, cohort=clients, rounds=calibration.releases, trust=guarantee.trust
-    )
-    limit = 1 / max(codes.beta, 1.0)
-    clamped = f"clamped: coordinates beyond {rounded(limit, 3)} are cut to it"
-    bits = clients.bit_length()
-    error = calibration.error.of_mean(clients)
-    rows = _design(codes.design)
-    rows += [
-        Row("beta", "beta", codes.beta),
-        Row("clamp", "inputs", True, clamped),
-        Row("clamped_at", "clamped at", limit, f"{rounded(limit, 3)} clips"),
-        Row("wire_bits", "bits per parameter", bits, f"{bits}, the modulus of the masks"),
-        Row("squared_error", "squared error at zero", error, f"{rounded(error)} of the mean"),
-        Row("noise", "noise / clip", expected.noise, rounded(expected.noise, 3)),
-        Row("forecast", "what to expect", expected.sentence()),
-    ]
-    if kept < mechanism.ball.dimension:
-        lost = calibration.error.shared
-        text = f"{rounded(lost)} of it, from a mean of norm 1 on {kept:,} coordinates of all"
-        rows += [
-            Row("coordinates", "kept coordinates", kept),
-            Row("projection_error", "projection", lost, text),
-        ]
-    counted = f"{honest:,} that answer and do not collude with the server"
-    reach = "met from below"
-    if calibration.saturated:
-        reach = "out of reach: the largest beta spends less"
-    rows += [
-        Row("clients", "clients in a sum", clients),
-        Row("min_honest_clients", "honest clients", honest, counted),
-        Row("releases", "sums per client", calibration.releases),
-        Row("saturated", "target", calibration.saturated, f"{epsilon:g}, {reach}"),
-    ]
-    return rows + guarantee_rows(guarantee, "all sums")

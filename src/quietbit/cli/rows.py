@@ -18,11 +18,11 @@ LARGEST_EPSILON = 50.0
 NO_PRIVACY = "such an epsilon protects nobody: an observer can be nearly certain of the update"
 
 
-def guarantee_rows(guarantee: quietbit.Guarantee, what: str = "all releases") -> list[Row]:
+def guarantee_rows(guarantee: quietbit.Guarantee) -> list[Row]:
     """Return the rows of a guarantee: epsilon with delta, adjacency, unit and trust."""
     epsilon = guarantee.epsilon_upper
     rows = [
-        Row("epsilon_upper", f"epsilon of {what}", epsilon, rounded_up(epsilon, 8)),
+        Row("epsilon_upper", "epsilon of all releases", epsilon, rounded_up(epsilon, 8)),
         Row("delta", "delta", guarantee.delta),
         Row("adjacency", "adjacency", guarantee.adjacency.value),
         Row("unit", "unit", guarantee.unit.value),
