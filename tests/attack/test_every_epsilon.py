@@ -167,7 +167,7 @@ class Engine:
                     for (name, _, _), times in books.counts().items()
                     if books.mechanisms[name].get("kind") == ANSWERS
                 )
-                epsilon += answers * self.plan.evaluation.epsilon
+                epsilon += answers * self.plan.evaluate.epsilon
             costs.append(epsilon)
         return max(costs)
 

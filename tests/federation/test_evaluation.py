@@ -14,7 +14,7 @@ from scipy import stats
 
 from core.statistical.kit import assert_binomial, seed
 from quietbit import Adjacency, InvalidParameter, Plan
-from quietbit.federation.parts.evaluation import Evaluation
+from quietbit.federation.parts.evaluation import Evaluate, Evaluation
 from quietbit.privacy.account import Account
 from quietbit.target import Unit
 
@@ -34,7 +34,7 @@ def test_the_interval_covers_in_95_of_100_runs_and_can_fail_to(
     share: float, epsilon: float, count: int
 ) -> None:
     """Exactly: the sum of binomial probabilities of all counts whose interval holds the share."""
-    asked = Evaluation(epsilon, adjacency="replace-one")
+    asked = Evaluation(Evaluate(epsilon), adjacency="replace-one")
     ones = np.arange(count + 1)
     chances = stats.binom.pmf(ones, count, asked.mechanism.frequency(share))
     means = [asked.mechanism.share(one / count) for one in ones]
@@ -51,7 +51,7 @@ def test_clients_that_differ_and_a_draw_of_them_are_covered_too() -> None:
     """Two groups of clients, a cohort drawn without replacement: the share of all is in the
     interval.
     """
-    rng, asked = np.random.default_rng(seed(3)), Evaluation(1.0, adjacency="replace-one")
+    rng, asked = np.random.default_rng(seed(3)), Evaluation(Evaluate(1.0), adjacency="replace-one")
     right = np.concatenate([np.full(600, 0.97), np.full(400, 0.35)])
     truth, runs, hits = right.mean(), 1500, 0
     for _ in range(runs):
@@ -67,23 +67,26 @@ def test_clients_that_differ_and_a_draw_of_them_are_covered_too() -> None:
 
 def test_the_issue_expects_these_margins_with_ten_thousand_clients() -> None:
     margins = {
-        epsilon: Evaluation(epsilon, adjacency="replace-one").margin(10_000)
+        epsilon: Evaluation(Evaluate(epsilon), adjacency="replace-one").margin(10_000)
         for epsilon in (0.5, 2.0)
     }
     assert margins[0.5] == pytest.approx(0.040, abs=5e-4)
     assert margins[2.0] == pytest.approx(0.013, abs=5e-4)
-    assert Evaluation(0.5, adjacency="zero-out").margin(10_000) == pytest.approx(0.0249, abs=5e-4)
+    assert Evaluation(Evaluate(0.5), adjacency="zero-out").margin(10_000) == pytest.approx(
+        0.0249, abs=5e-4
+    )
     sizes = [
-        Evaluation(0.5, adjacency="replace-one").margin(count) for count in (100, 1000, 10_000)
+        Evaluation(Evaluate(0.5), adjacency="replace-one").margin(count)
+        for count in (100, 1000, 10_000)
     ]
     assert all(left > right for left, right in pairwise(sizes))
 
 
 def test_what_an_app_says_becomes_shares() -> None:
-    loss = Evaluation(1.0, "loss", 4.0, adjacency="replace-one")
+    loss = Evaluation(Evaluate(1.0, "loss", 4.0), adjacency="replace-one")
     for value, share in ((0.0, 0.0), (1.0, 0.25), (9.0, 1.0), (-3.0, 0.0)):
         assert loss.shares(value).tolist() == [1 - share, share]
-    histogram = Evaluation(1.0, "confusion", bins=4, adjacency="replace-one")
+    histogram = Evaluation(Evaluate(1.0, "confusion", bins=4), adjacency="replace-one")
     assert histogram.shares([2, 0, 1, 1]).tolist() == [0.5, 0.0, 0.25, 0.25]
     assert histogram.shares([0, 0, 0, 0]).tolist() == [0.0] * 4
     assert histogram.shares([1, -5, 0, 0]).tolist() == [1.0, 0.0, 0.0, 0.0]
@@ -95,11 +98,11 @@ def test_what_an_app_says_becomes_shares() -> None:
 
 
 def test_estimates_are_in_the_units_of_the_metric() -> None:
-    loss = Evaluation(2.0, "loss", 4.0, adjacency="replace-one")
+    loss = Evaluation(Evaluate(2.0, "loss", 4.0), adjacency="replace-one")
     found = loss.estimates([0.75, 0.25], 5000)[0]
     assert found.value == 1.0
     assert found.low < 1.0 < found.high <= 4.0
-    confusion = Evaluation(2.0, "confusion", bins=3, adjacency="replace-one")
+    confusion = Evaluation(Evaluate(2.0, "confusion", bins=3), adjacency="replace-one")
     shares = [0.2, 0.3, 0.5]
     assert [one.value for one in confusion.estimates(shares, 5000)] == shares
     assert confusion.metric_of(shares) == shares
@@ -107,7 +110,7 @@ def test_estimates_are_in_the_units_of_the_metric() -> None:
 
 
 def test_the_answers_of_a_histogram_name_cells_as_often_as_the_law_says() -> None:
-    asked = Evaluation(1.0, "confusion", bins=5, adjacency="replace-one")
+    asked = Evaluation(Evaluate(1.0, "confusion", bins=5), adjacency="replace-one")
     frequencies = [asked.mechanism.frequency(share) for share in (0.5, 0.2, 0.1, 0.1, 0.1)]
     assert math.fsum(frequencies) == pytest.approx(1.0)
     drawn = np.random.default_rng(seed(4)).multinomial(10_000, frequencies)
@@ -125,8 +128,10 @@ def test_a_plan_reads_it_nested_and_flat_and_writes_it(nested: bool) -> None:
     plan = Plan.from_run_config(CONFIG | table)
     asked = plan.evaluation
     assert asked is not None
-    assert (asked.epsilon, asked.metric, asked.upper_bound, asked.releases) == (0.5, "loss", 3.0, 6)
-    assert asked.spends == 3.0
+    section = asked.asked
+    assert (section.epsilon, section.metric, section.upper_bound) == (0.5, "loss", 3.0)
+    assert asked.releases == 6
+    assert asked.reserved == 3.0
     assert Plan.from_run_config(plan.to_run_config()) == plan
 
 
@@ -203,7 +208,7 @@ def test_setting_aside_holds_for_answers_between_updates_that_depend_on_them() -
 
 
 def test_a_sample_is_priced_as_if_it_changed_the_answer() -> None:
-    client = Evaluation(0.5, adjacency="zero-out")
-    sample = Evaluation(0.5, adjacency="zero-out", unit=Unit.SAMPLE)
+    client = Evaluation(Evaluate(0.5), adjacency="zero-out")
+    sample = Evaluation(Evaluate(0.5), adjacency="zero-out", unit=Unit.SAMPLE)
     assert sample.mechanism.truth < client.mechanism.truth
     assert sample.mechanism.epsilon_upper(Adjacency.REPLACE_ONE) <= 0.5

@@ -11,9 +11,9 @@ from quietbit.federation.moving_clip import MovingClip
 from quietbit.mechanism.base import Answers
 
 
-def after(answers: Answers, steps: int, **given: float) -> float:
+def after(answers: Answers, steps: int) -> float:
     """Return the factor of the step after ``steps`` others, which went up and down in turn."""
-    moving = MovingClip.from_start(2.0, quantile=0.5, **given)
+    moving = MovingClip.from_start(2.0, quantile=0.5)
     for number in range(steps):
         moving.move(Answers(float(number % 2), 0.0))
     before = moving.clip
@@ -151,7 +151,7 @@ def test_a_round_without_answers_goes_back_to_the_last_clip_that_had_some() -> N
 
 
 def test_the_clip_stays_within_reach_of_its_start() -> None:
-    moving = MovingClip.from_start(1.0, quantile=0.5, rate=2.0)
+    moving = MovingClip.from_start(1.0, quantile=0.5)
     for _ in range(100):
         moving.move(Answers(1.0, 0.0))
     assert moving.clip == 0.01

@@ -26,7 +26,7 @@ from quietbit.federation.collectors import Singles
 from quietbit.federation.layout import ModelLayout
 from quietbit.federation.messages import ABOUT, UPDATE, Asked, Node, Reply, pieces_of
 from quietbit.federation.part import Model
-from quietbit.federation.parts.evaluation import Evaluating
+from quietbit.federation.parts.evaluation import Evaluation
 from quietbit.federation.record import Outcome
 from quietbit.federation.round import Round
 from quietbit.federation.server import Run
@@ -101,11 +101,11 @@ class Exchanges:
     # By the round that trains a model, or by its name.
     _evaluations: dict[int | str, Round] = field(factory=dict, init=False)
     _number: int = field(default=0, init=False)  # of the last one: nodes want growing numbers
-    _evaluating: Evaluating | None = field(init=False)
+    _evaluating: Evaluation | None = field(init=False)
 
     @_evaluating.default
-    def _part(self) -> Evaluating | None:
-        return self.run.find(Evaluating)
+    def _part(self) -> Evaluation | None:
+        return self.run.find(Evaluation)
 
     def ask_update(self, node: Node, number: int, model: Model, *, evaluates: bool) -> Exchange:
         """Ask for an update and, if it ``evaluates`` and that is due, about the round's model."""
@@ -115,7 +115,7 @@ class Exchanges:
         rounds = {UPDATE: current.of(node)}
         part = self._evaluating
         releases = self.run.plan.releases
-        if evaluates and part is not None and part.evaluation.due(number, releases):
+        if evaluates and part is not None and part.due(number, releases):
             rounds[ABOUT] = self._answers(number, number)
         return Exchange(node, rounds, asked, model.layout)
 
@@ -168,8 +168,8 @@ class Exchanges:
             if isinstance(current.collector, Singles):
                 latest = current.collector.latest()
             if name == ABOUT and latest is not None and self._evaluating is not None:
-                evaluation = self._evaluating.evaluation
-                metrics[evaluation.metric] = evaluation.metric_of(latest[0])
+                evaluation = self._evaluating
+                metrics[evaluation.asked.metric] = evaluation.metric_of(latest[0])
             elif latest is not None:
                 update = current.lift(latest[0])
                 weight = latest[1]

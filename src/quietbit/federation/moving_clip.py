@@ -9,7 +9,7 @@ Limits   noise grows with the clip, and updates that undo noise grow with the no
          dominates, a clip that follows lengths would follow its own noise. So the louder a round's
          mean, the less the clip may rise.
 Symbols  C <- C exp(-r (share - q)) where |share - q| > 2 s; s = the pooled estimate's standard
-         deviation; r = max(rate, 3 / (t + 2)) for step t = 0, 1, ..., as in stochastic
+         deviation; r = max(0.2, 3 / (t + 2)) for step t = 0, 1, ..., as in stochastic
          approximation; nu = noise of a round's mean, in clips: C stays below 5 / nu^2 times its
          start, and within 100 times either way.
 Source   Andrew, Thakkar, McMahan, Ramaswamy (NeurIPS 2021), Algorithm 1, geometric updates with a
@@ -27,11 +27,10 @@ from quietbit.errors import check_real, require
 from quietbit.mechanism.base import Answers
 from quietbit.mechanism.scouts import Scouted
 
-__all__ = ["RATE", "MovingClip", "answers_needed", "highest_rise", "why_it_stays"]
+__all__ = ["MovingClip", "why_it_stays"]
 
 RATE = 0.2
 FIRST = 3.0
-LARGEST_RATE = 2.0
 SURE = 2.0  # standard deviations on either side: a 95 % interval
 MEMORY = 0.95  # weight of an answer after a round: updates shorten as a model learns
 REACH = 100.0  # largest factor between the clip and its start, both ways
@@ -93,7 +92,6 @@ class MovingClip:
     """
 
     quantile: float
-    rate: float
     history: list[float]
     _answered: float  # the last clip that scouts answered about
     _steps: int = field(default=0, init=False)
@@ -101,12 +99,12 @@ class MovingClip:
     _weighted: float = field(default=0.0, init=False)  # the share that they estimate, times 1 / s^2
 
     @classmethod
-    def from_start(cls, clip: float, *, quantile: float, rate: float = RATE) -> MovingClip:
+    def from_start(cls, clip: float, *, quantile: float) -> MovingClip:
         """Start a run at ``clip``, aiming at the share ``quantile`` of unchanged updates."""
         start = check_real(clip, "clip")
         share = check_real(quantile, "clip_quantile")
         require(share < 1, "clip_quantile", quantile, "above 0 and below 1")
-        return cls(share, check_real(rate, "clip_rate", at_most=LARGEST_RATE), [start], start)
+        return cls(share, [start], start)
 
     @property
     def clip(self) -> float:
@@ -137,7 +135,7 @@ class MovingClip:
             self.stay()
             return
         excess = min(max(excess, -self.quantile), 1 - self.quantile)
-        rate = max(self.rate, FIRST / (self._steps + 2))
+        rate = max(RATE, FIRST / (self._steps + 2))
         self._steps += 1
         self._forget(0.0)
         self.history.append(self._within_reach(self.clip * math.exp(-rate * excess), noise))

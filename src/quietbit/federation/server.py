@@ -31,7 +31,7 @@ from quietbit.federation.part import (
     lifted,
     released_dimension,
 )
-from quietbit.federation.parts.evaluation import Evaluating, EvaluationReport
+from quietbit.federation.parts.evaluation import Evaluation, EvaluationReport
 from quietbit.federation.parts.secure_aggregation import MaskedSums
 from quietbit.federation.plan import Plan
 from quietbit.federation.record import Counts, Note, Outcome, RoundReport
@@ -134,8 +134,8 @@ class Run:
     def open_answers(self, number: int) -> Round:
         """Return an empty round of answers about a model; numbers of rounds grow within a run."""
         part = self._evaluating()
-        scope = self._scope(number, part.evaluation.mechanism, section=part.section)
-        return self._round(scope, part.answered, singly=True, adds=True)
+        scope = self._scope(number, part.mechanism, section=part.section)
+        return self._round(scope, part.counts, singly=True, adds=True)
 
     def close_answers(self, current: Round, number: int, model: str = "") -> EvaluationReport:
         """Report a round of answers as one about the model of round ``number``."""
@@ -149,8 +149,8 @@ class Run:
             self.say(level, f"evaluation of round {number}: {line}")
         return report
 
-    def _evaluating(self) -> Evaluating:
-        part = self.find(Evaluating)
+    def _evaluating(self) -> Evaluation:
+        part = self.find(Evaluation)
         if part is None:
             raise QuietbitError("Set quietbit.evaluate to have evaluations answered.")
         return part
@@ -315,7 +315,7 @@ class Run:
         if self._mechanism is not None:
             identity = identity_of(self._mechanism).hex()
             dimension = self._mechanism.ball.dimension
-        evaluating = self.find(Evaluating)
+        evaluating = self.find(Evaluation)
         nodes = self._costs.nodes(guaranteed=not self.unprotected)
         participation = ""
         if nodes and not self.unprotected:

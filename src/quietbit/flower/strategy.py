@@ -37,7 +37,7 @@ from quietbit.errors import QuietbitError, check_int, require
 from quietbit.federation.layout import NotFinite
 from quietbit.federation.messages import Asked
 from quietbit.federation.part import Model, Part, Step
-from quietbit.federation.parts.evaluation import Evaluating
+from quietbit.federation.parts.evaluation import Evaluation
 from quietbit.federation.parts.subspace import Basis
 from quietbit.federation.plan import Plan
 from quietbit.federation.report import Report
@@ -121,7 +121,7 @@ class PrivateStrategy(Strategy):
             members=members,
             basis=basis,
         )
-        self._evaluating = self._run.find(Evaluating)
+        self._evaluating = self._run.find(Evaluation)
         self._round: Round | None = None
         self._answers: Round | None = None
         self._transport: GridTransport | None = None

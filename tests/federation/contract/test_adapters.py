@@ -286,9 +286,9 @@ def test_evaluations_are_estimated_and_cost_what_they_say(engine: Any) -> None:
         assert federation.ledger(place).releases == 4
         # Exactly, in fractions: the sum of both may be rounded up, and never down.
         updates = account_of(federation.ledger(place), plan.update_target, 0).epsilon()
-        both = Fraction(updates) + Fraction(plan.evaluation.costs(2))
+        both = Fraction(updates) + Fraction(plan.evaluation.spends(2))
         assert both <= Fraction(node["epsilon_upper"]) <= both * (1 + Fraction(1, 10**12))
-        assert plan.evaluation.costs(2) == 30.0
+        assert plan.evaluation.spends(2) == 30.0
     assert report["guarantee"]["epsilon_upper"] == report["nodes"][0]["epsilon_upper"] <= 80.0
     assert report["guarantee"]["delta"] == plan.delta
 

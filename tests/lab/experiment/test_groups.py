@@ -17,7 +17,7 @@ from refusals import refuses
 @pytest.mark.parametrize("epsilon", [0.5, 2.0, 6.0])
 def test_intervals_cover_the_accuracy_of_every_group(epsilon):
     rng = np.random.default_rng(7)
-    asked = Evaluation(epsilon, bins=4, adjacency="replace-one")
+    asked = Evaluation(Evaluate(epsilon, bins=4), adjacency="replace-one")
     shares = np.array([0.6, 0.3, 0.02, 0.08])
     frequencies = [asked.mechanism.frequency(share) for share in shares]
     truth = {"many": 0.6 / 0.9, "few": 0.2}
@@ -34,7 +34,7 @@ def test_intervals_cover_the_accuracy_of_every_group(epsilon):
 
 
 def test_a_small_group_has_the_wider_interval_and_none_may_be_absent():
-    asked = Evaluation(2.0, bins=4, adjacency="replace-one")
+    asked = Evaluation(Evaluate(2.0, bins=4), adjacency="replace-one")
     large, small = group_accuracies(asked, ("a", "b"), (0.7, 0.2, 0.05, 0.05), 2000)
     assert large["accuracy"] == pytest.approx(0.7 / 0.9)
     assert small["accuracy"] == pytest.approx(0.5)

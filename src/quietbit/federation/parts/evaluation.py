@@ -26,10 +26,10 @@ from logging import ERROR, INFO, WARNING
 from typing import Any, ClassVar, final
 
 import numpy as np
-from attrs import field, frozen
+from attrs import evolve, field, frozen
 
 from quietbit._typing import FloatVector
-from quietbit.errors import check_int, check_real, require
+from quietbit.errors import check_int, require
 from quietbit.federation.fields import Names, Real, Whole, choice, needed
 from quietbit.federation.intervals import clopper_pearson
 from quietbit.federation.messages import Node
@@ -40,16 +40,9 @@ from quietbit.mechanism.registry import identity_of
 from quietbit.mechanism.response import MOST_CELLS, RandomisedResponse
 from quietbit.node.request import Request
 from quietbit.privacy.cost import Cost
-from quietbit.target import MAX_RELEASES, Adjacency, Unit, check_releases
+from quietbit.target import MAX_RELEASES, Adjacency, Unit
 
-__all__ = [
-    "Answering",
-    "Estimate",
-    "Evaluate",
-    "Evaluating",
-    "Evaluation",
-    "EvaluationReport",
-]
+__all__ = ["Estimate", "Evaluate", "Evaluation", "EvaluationReport"]
 
 FEW_ANSWERS = 100  # fewer leave an interval of a third of its range and more
 NO_METRIC = (
@@ -58,14 +51,6 @@ NO_METRIC = (
 )
 DOUBT = 0.05
 MOST_LETTERS = 100
-
-
-def _epsilon(value: float) -> float:
-    return check_real(value, "evaluate.epsilon")
-
-
-def _upper_bound(value: float) -> float:
-    return check_real(value, "evaluate.upper_bound")
 
 
 @final
@@ -92,8 +77,15 @@ class Evaluate(Section):
         """The groups whose accuracies are estimated; empty without ``groups``."""
         return () if self.groups is None else tuple(self.groups.split(", "))
 
+    @property
+    def cells(self) -> int | None:
+        """How many counts the app's metric is a list of; None where it is one number."""
+        return 2 * len(self.group_names) or self.bins
+
     def check(self) -> None:
-        """Refuse cells beside groups."""
+        """Refuse a metric without a name, and cells beside groups."""
+        named = isinstance(self.metric, str) and 0 < len(self.metric) <= MOST_LETTERS
+        require(named, "evaluate.metric", self.metric, "a name")
         require(
             self.bins is None or self.groups is None,
             "evaluate.bins",
@@ -110,32 +102,26 @@ class Evaluate(Section):
 
     def spends(self, terms: Terms) -> float:
         """Return the epsilon that is set aside for all answers of a client."""
-        return self.request(terms).spends
+        return self.request(terms).reserved
 
-    def client(self, terms: Terms, asked: str) -> Answering | None:
-        """Return the client's half, of a turn that answers about a model."""
-        return Answering(self.request(terms)) if asked == self.title else None
+    def client(self, terms: Terms, asked: str) -> Evaluation | None:
+        """Return the part of a turn that answers about a model."""
+        return self.request(terms) if asked == self.title else None
 
     def assumption(self) -> str:
         """Return what the server sees of an evaluation."""
         return "The server sees each randomised answer to an evaluation, at a cost counted in it."
 
-    def part(self, plan: Terms, say: Say, resource: Any = None) -> Evaluating:
+    def part(self, plan: Terms, say: Say, resource: Any = None) -> Evaluation:
         """Return the part that asks about models."""
-        return Evaluating(self.request(plan))
+        return self.request(plan)
 
     def request(self, plan: Terms) -> Evaluation:
         """Return the request of a run, at the plan's adjacency and unit."""
-        releases = plan.releases if self.releases is None else self.releases
-        return Evaluation(
-            self.epsilon,
-            self.metric,
-            self.upper_bound,
-            2 * len(self.group_names) or self.bins,
-            1 if releases is None else releases,
-            adjacency=plan.adjacency,
-            unit=plan.unit,
-        )
+        asked = self
+        if self.releases is None:
+            asked = evolve(self, releases=plan.releases)
+        return Evaluation(asked, adjacency=plan.adjacency, unit=plan.unit)
 
 
 @final
@@ -152,138 +138,6 @@ class Estimate:
         # Unbiased estimates of few answers leave the range of shares.
         value = min(max(self.value, self.low), self.high)
         return f"{value:.4g} ({self.low:.4g} to {self.high:.4g})"
-
-
-@final
-@frozen
-class Evaluation:
-    """A request about a model: the app's ``metric``, at ``epsilon`` per answer of a client.
-
-    A client answers ``releases`` times. The app's number lies between 0 and ``upper_bound``; with
-    ``bins``, it is a list of that many counts. The server sees every answer, beside masked sums of
-    updates, too.
-
-    >>> asked = Evaluation(0.5, adjacency="replace-one")
-    >>> asked.spends, round(asked.margin(10_000), 3)
-    (0.5, 0.04)
-    """
-
-    epsilon: float = field(converter=_epsilon)
-    metric: str = "accuracy"
-    upper_bound: float = field(default=1.0, converter=_upper_bound)
-    bins: int | None = None
-    releases: int = field(default=1, converter=check_releases)
-    adjacency: Adjacency = field(kw_only=True, converter=Adjacency)
-    unit: Unit = field(default=Unit.CLIENT, kw_only=True)
-    mechanism: RandomisedResponse = field(init=False, repr=False, eq=False)
-
-    @mechanism.default
-    def _mechanism(self) -> RandomisedResponse:
-        """Return the most truthful response; one changed sample can change the answer."""
-        which = Adjacency.REPLACE_ONE if self.unit is Unit.SAMPLE else self.adjacency
-        named = isinstance(self.metric, str) and 0 < len(self.metric) <= MOST_LETTERS
-        require(named, "evaluate.metric", self.metric, "a name")
-        cells = 2 if self.bins is None else check_int(self.bins, "evaluate.bins", 2, MOST_CELLS)
-        return RandomisedResponse.within(self.epsilon, cells, which)
-
-    @property
-    def spends(self) -> float:
-        """The pure epsilon set aside for all answers of a client."""
-        return self.costs(self.releases)
-
-    def costs(self, answers: int) -> float:
-        """Return the pure epsilon of this many answers of a client."""
-        return (Cost.pure(self.epsilon) * answers).pure_epsilon()
-
-    def due(self, number: int, rounds: int | None) -> bool:
-        """Return whether round ``number`` asks about its model, of answers spread over ``rounds``.
-
-        >>> asked = Evaluation(1.0, releases=3, adjacency="zero-out")
-        >>> [number for number in range(1, 9) if asked.due(number, 8)]
-        [3, 6, 8]
-        """
-        if rounds is None or self.releases >= rounds:
-            return True
-        return number * self.releases // rounds > (number - 1) * self.releases // rounds
-
-    def shares(self, value: Any) -> FloatVector:
-        """Return the app's result as an update: shares of cells; anything but numbers is refused.
-
-        The numbers themselves are private, and are in no message.
-        """
-        numbers = np.atleast_1d(np.asarray(value, dtype=np.float64))
-        size = 1 if self.bins is None else self.bins
-        metric = f"{self.metric} of the app"
-        require(numbers.shape == (size,), f"shape of {metric}", numbers.shape, f"({size},)")
-        require(bool(np.isfinite(numbers).all()), metric, "a NaN or an infinity", "finite")
-        if self.bins is None:
-            share = min(max(float(numbers[0]) / self.upper_bound, 0.0), 1.0)
-            return np.array([1.0 - share, share])
-        counts = np.maximum(numbers, 0.0)
-        return counts / max(math.fsum(counts), np.finfo(np.float64).tiny)
-
-    def metric_of(self, mean: Sequence[float] | FloatVector) -> float | list[float]:
-        """Return the metric of decoded shares, or the share of every cell."""
-        if self.bins is None:
-            return self.upper_bound * float(mean[1])
-        return [float(share) for share in mean]
-
-    def estimates(self, mean: Sequence[float] | FloatVector, answers: int) -> tuple[Estimate, ...]:
-        """Return the estimates from the decoded mean of answers: the metric, or one per cell."""
-        cells = range(1, 2)
-        if self.bins is not None:
-            cells = range(self.bins)
-        return tuple(self._estimate(float(mean[cell]), answers) for cell in cells)
-
-    def says_little(self, estimates: Sequence[Estimate]) -> bool:
-        """Return whether an interval covers more than half of what is possible."""
-        return any(estimate.high - estimate.low > self._unit / 2 for estimate in estimates)
-
-    def margin(self, answers: int, share: float = 0.5) -> float:
-        """Return half the length of the interval from this many answers, for a cell of a share."""
-        estimate = self._estimate(share, check_int(answers, "answers", 1))
-        return (estimate.high - estimate.low) / 2
-
-    @property
-    def _unit(self) -> float:
-        """The largest value that an estimate can have."""
-        return self.upper_bound if self.bins is None else 1.0
-
-    def _estimate(self, share: float, answers: int) -> Estimate:
-        unit = self._unit
-        named = self.mechanism.frequency(share) * answers
-        low, high = clopper_pearson(min(max(named, 0.0), answers), answers, DOUBT / 2)
-        ends = [unit * min(max(self.mechanism.share(end), 0.0), 1.0) for end in (low, high)]
-        value = unit * min(max(share, 0.0), 1.0)  # noise may lead outside of what is possible
-        return Estimate(value, ends[0], ends[1], answers)
-
-
-@final
-class Answering(Part):
-    """The client's half: one cell of the app's metric, drawn by the plan's own mechanism."""
-
-    def __init__(self, evaluation: Evaluation) -> None:
-        """Note what the plan asks about models."""
-        self._evaluation = evaluation
-
-    def read(self, records: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Return the cap of all answers."""
-        return {"epsilon": self._evaluation.spends, "delta": 0.0}
-
-    def accept(self, request: Request, arrival: Arrival) -> None:
-        """Refuse a mechanism that is not the one that the plan calibrates for its evaluations."""
-        offered = arrival.proposed.mechanism
-        require(
-            identity_of(offered) == identity_of(self._evaluation.mechanism),
-            "mechanism of the evaluation",
-            type(offered).__name__,
-            "the one that follows from quietbit.evaluate, with the same parameters",
-            "use the same version of quietbit on server and nodes",
-        )
-
-    def answer(self, app: AppAnswer, update: Any) -> FloatVector:
-        """Return the app's metric as shares of cells."""
-        return self._evaluation.shares(app.metric(self._evaluation.metric))
 
 
 @final
@@ -309,17 +163,132 @@ class EvaluationReport:
 
 
 @final
-class Evaluating(Part):
-    """The server's half: rounds of answers about a model, their estimates and their cost."""
+@frozen(eq=False)
+class Evaluation(Part):
+    """Both halves of a request about a model: what a client ``asked`` answers, what a server sees.
+
+    A client draws one cell of the app's metric by the plan's own mechanism. The server sees every
+    answer, beside masked sums of updates, too; it has rounds of them, their estimates (``reports``)
+    and their cost.
+
+    >>> evaluation = Evaluation(Evaluate(0.5), adjacency="replace-one")
+    >>> evaluation.reserved, round(evaluation.margin(10_000), 3)
+    (0.5, 0.04)
+    """
 
     section: ClassVar[str] = "evaluate"
 
-    def __init__(self, evaluation: Evaluation) -> None:
-        """Start without an answer."""
-        self.evaluation = evaluation
-        self.answered = defaultdict[Node, Counts](Counts)
-        self.counts = self.answered
-        self.reports: list[EvaluationReport] = []
+    asked: Evaluate
+    adjacency: Adjacency = field(kw_only=True, converter=Adjacency)
+    unit: Unit = field(default=Unit.CLIENT, kw_only=True)
+    mechanism: RandomisedResponse = field(init=False, repr=False)
+    counts: defaultdict[Node, Counts] = field(init=False, repr=False)
+    reports: list[EvaluationReport] = field(init=False, repr=False, factory=list)
+
+    @mechanism.default
+    def _mechanism(self) -> RandomisedResponse:
+        """Return the most truthful response; one changed sample can change the answer."""
+        which = Adjacency.REPLACE_ONE if self.unit is Unit.SAMPLE else self.adjacency
+        return RandomisedResponse.within(self.asked.epsilon, self.asked.cells or 2, which)
+
+    @counts.default
+    def _nobody(self) -> defaultdict[Node, Counts]:
+        return defaultdict(Counts)
+
+    @property
+    def releases(self) -> int:
+        """How many evaluations a client answers."""
+        return self.asked.releases or 1
+
+    @property
+    def reserved(self) -> float:
+        """The pure epsilon set aside for all answers of a client."""
+        return self.spends(self.releases)
+
+    def spends(self, releases: int) -> float:
+        """Return the pure epsilon of this many answers of a client."""
+        return (Cost.pure(self.asked.epsilon) * releases).pure_epsilon()
+
+    def read(self, records: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Return the cap of all answers."""
+        return {"epsilon": self.reserved, "delta": 0.0}
+
+    def accept(self, request: Request, arrival: Arrival) -> None:
+        """Refuse a mechanism that is not the one that the plan calibrates for its evaluations."""
+        offered = arrival.proposed.mechanism
+        require(
+            identity_of(offered) == identity_of(self.mechanism),
+            "mechanism of the evaluation",
+            type(offered).__name__,
+            "the one that follows from quietbit.evaluate, with the same parameters",
+            "use the same version of quietbit on server and nodes",
+        )
+
+    def answer(self, app: AppAnswer, update: Any) -> FloatVector:
+        """Return the app's metric as shares of cells."""
+        return self.shares(app.metric(self.asked.metric))
+
+    def due(self, number: int, rounds: int | None) -> bool:
+        """Return whether round ``number`` asks about its model, of answers spread over ``rounds``.
+
+        >>> evaluation = Evaluation(Evaluate(1.0, releases=3), adjacency="zero-out")
+        >>> [number for number in range(1, 9) if evaluation.due(number, 8)]
+        [3, 6, 8]
+        """
+        if rounds is None or self.releases >= rounds:
+            return True
+        return number * self.releases // rounds > (number - 1) * self.releases // rounds
+
+    def shares(self, value: Any) -> FloatVector:
+        """Return the app's result as an update: shares of cells; anything but numbers is refused.
+
+        The numbers themselves are private, and are in no message.
+        """
+        numbers = np.atleast_1d(np.asarray(value, dtype=np.float64))
+        size = 1 if self.asked.cells is None else self.asked.cells
+        metric = f"{self.asked.metric} of the app"
+        require(numbers.shape == (size,), f"shape of {metric}", numbers.shape, f"({size},)")
+        require(bool(np.isfinite(numbers).all()), metric, "a NaN or an infinity", "finite")
+        if self.asked.cells is None:
+            share = min(max(float(numbers[0]) / self.asked.upper_bound, 0.0), 1.0)
+            return np.array([1.0 - share, share])
+        counts = np.maximum(numbers, 0.0)
+        return counts / max(math.fsum(counts), np.finfo(np.float64).tiny)
+
+    def metric_of(self, mean: Sequence[float] | FloatVector) -> float | list[float]:
+        """Return the metric of decoded shares, or the share of every cell."""
+        if self.asked.cells is None:
+            return self.asked.upper_bound * float(mean[1])
+        return [float(share) for share in mean]
+
+    def estimates(self, mean: Sequence[float] | FloatVector, answers: int) -> tuple[Estimate, ...]:
+        """Return the estimates from the decoded mean of answers: the metric, or one per cell."""
+        cells = range(1, 2)
+        if self.asked.cells is not None:
+            cells = range(self.asked.cells)
+        return tuple(self._estimate(float(mean[cell]), answers) for cell in cells)
+
+    def _says_little(self, estimates: Sequence[Estimate]) -> bool:
+        """Return whether an interval covers more than half of what is possible."""
+        return any(estimate.high - estimate.low > self._unit / 2 for estimate in estimates)
+
+    def margin(self, answers: int, share: float = 0.5) -> float:
+        """Return half the length of the interval from this many answers, for a cell of a share."""
+        estimate = self._estimate(share, check_int(answers, "answers", 1))
+        return (estimate.high - estimate.low) / 2
+
+    @property
+    def _unit(self) -> float:
+        """The largest value that an estimate can have."""
+        return self.asked.upper_bound if self.asked.cells is None else 1.0
+
+    def _estimate(self, share: float, answers: int) -> Estimate:
+        unit = self._unit
+        named = self.mechanism.frequency(share) * answers
+        low, high = clopper_pearson(min(max(named, 0.0), answers), answers, DOUBT / 2)
+        ends = [unit * min(max(self.mechanism.share(end), 0.0), 1.0) for end in (low, high)]
+        value = unit * min(max(share, 0.0), 1.0)  # noise may lead outside of what is possible
+        return Estimate(value, ends[0], ends[1], answers)
 
     def report(
         self, answers: RoundReport, mean: FloatVector | None, model: str
@@ -327,10 +296,10 @@ class Evaluating(Part):
         """Return the estimates of a round of answers, and keep them for the run's report."""
         estimates: tuple[Estimate, ...] = ()
         if mean is not None:
-            estimates = self.evaluation.estimates(mean, answers.answered)
+            estimates = self.estimates(mean, answers.answered)
         report = EvaluationReport(
             answers.round,
-            self.evaluation.metric,
+            self.asked.metric,
             answers.asked,
             answers.answered,
             answers.declined,
@@ -339,10 +308,6 @@ class Evaluating(Part):
         )
         self.reports.append(report)
         return report
-
-    def spends(self, releases: int) -> float:
-        """Return the pure epsilon of this many answers of a client."""
-        return self.evaluation.costs(releases)
 
     def lines(
         self, report: EvaluationReport, notes: Sequence[Note], crashes: Sequence[str]
@@ -355,7 +320,7 @@ class Evaluating(Part):
         answers = report.answered
         if 0 < answers < FEW_ANSWERS:
             lines.append((WARNING, f"{answers} randomised answers are few: a rough estimate."))
-        if self.evaluation.says_little(report.estimates):
+        if self._says_little(report.estimates):
             reason = "the interval covers more than half of what is possible"
             lines.append((WARNING, f"{answers} answers are too few: {reason}."))
         return lines
