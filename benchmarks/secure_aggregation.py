@@ -20,7 +20,7 @@ from quietbit.design.table import DesignSpec
 from quietbit.mechanism.ball import Ball, Norm
 from quietbit.privacy.aggregate import AggregateConstant, aggregate_cost
 from quietbit.secagg.client import SumClient
-from quietbit.secagg.codec import encode, pack_evidence, pack_inbox, pack_roster
+from quietbit.secagg.codec import write_evidence, write_inbox, write_roster, write_tables
 from quietbit.secagg.identity import Identity, verified
 from quietbit.secagg.plan import SumPlan, bits_for
 from quietbit.secagg.server import SumServer
@@ -106,7 +106,9 @@ def masked_round(count: int, dimension: int, active: bool) -> Spent:
     published = {i: client.advertise() for i, client in clients.items()}
     times.append((clock() - start) / count)
     start = clock()
-    roster = server.advertise(published)
+    for i, advertised in published.items():
+        server.take_keys(i, advertised.to_bytes())
+    roster = server.roster()
     cost.server += clock() - start
     watched = sorted(people)[:: max(1, count // 8)]  # clients that verify everything themselves
     parts, spent = {}, []
@@ -119,12 +121,14 @@ def masked_round(count: int, dimension: int, active: bool) -> Spent:
             spent.append(clock() - start)
     times.append(float(np.mean(spent)))
     start = clock()
-    inboxes, u1 = server.deal(parts), server.dealers()
+    for i, dealt in parts.items():
+        server.take_shares(i, write_tables(plan, dealt))
+    inboxes = server.inboxes()
     cost.server += clock() - start
     gone = set(rng.choice(sorted(people), gone_count, replace=False).tolist())
     left = sorted(set(people) - gone)
     start = clock()
-    vectors = {i: clients[i].mask(codes[i], u1, inboxes[i]) for i in left}
+    vectors = {i: clients[i].mask(codes[i], inboxes, inboxes[i]) for i in left}
     times.append((clock() - start) / len(left))
     start = clock()
     for i, data in vectors.items():
@@ -135,7 +139,9 @@ def masked_round(count: int, dimension: int, active: bool) -> Spent:
     if active:
         signed = {i: clients[i].confirm(u2) for i in left}
         start = clock()
-        proof = server.confirm(signed)
+        for i, signature in signed.items():
+            server.take_confirmation(i, signature)
+        proof = server.confirmed()
         cost.server += clock() - start
     late = (
         set(left[:: len(left) // max(1, count // 100)][: count // 100]) if count >= 100 else set()
@@ -150,7 +156,9 @@ def masked_round(count: int, dimension: int, active: bool) -> Spent:
             spent.append(clock() - start)
     times.append(float(np.mean(spent)))
     start = clock()
-    found = server.finish(answers)
+    for i, answer in answers.items():
+        server.take_unmasking(i, answer.to_bytes(plan))
+    found = server.finish()
     cost.server += clock() - start
     if not (found.total == sum(codes[i] for i in found.clients)).all():
         raise RuntimeError("the masked sum is not the plain one")
@@ -158,13 +166,13 @@ def masked_round(count: int, dimension: int, active: bool) -> Spent:
     stay = sorted(answers)
     confirmation, list_size = (64, (count + 7) // 8) if active else (0, 0)
     up = [
-        plan.advertisement_size + len(encode(parts[i])) + len(vectors[i]) + confirmation
+        plan.advertisement_size + len(write_tables(plan, parts[i])) + len(vectors[i]) + confirmation
         for i in stay
     ]
-    cost.up = float(np.mean(up) + np.mean([len(answers[i].to_bytes()) for i in stay]))
-    sent = len(pack_roster(roster))
-    down = [sent + len(pack_inbox(plan, u1, inboxes[i])) for i in stay]
-    told = [len(pack_evidence(plan, u2, proof, masked[i])) for i in stay]
+    cost.up = float(np.mean(up) + np.mean([len(answers[i].to_bytes(plan)) for i in stay]))
+    sent = len(write_roster(plan, roster))
+    down = [sent + len(write_inbox(plan, inboxes, inboxes[i])) for i in stay]
+    told = [len(write_evidence(plan, u2, proof, masked[i])) for i in stay]
     cost.down = float(np.mean(down) + np.mean(told) + (4 * count if active else 0) + list_size)
     return cost
 

@@ -35,7 +35,6 @@ from quietbit.node.budget import account_of
 from quietbit.node.ledger import FileLedger
 from quietbit.node.policy import Policy
 from quietbit.node.request import STEPS
-from quietbit.secagg.codec import encode
 from quietbit.secagg.plan import masked_size
 from quietbit.wire.payload import Framed
 from quietbit.wire.uplink import Uplink
@@ -366,9 +365,9 @@ def test_orders_of_messages(tmp_path):
     tables = [
         b"",
         bytes(100 * 4),
-        encode([b"\x0f", {number: rng.bytes(80) for number in (2, 3, 4)}]),
-        encode([b"\x0f", b"\0", b"", {}]),
-        encode([b"\x0f", rng.bytes(64), {number: rng.bytes(96) for number in (2, 3, 4)}]),
+        b"\x0f\x0e" + rng.bytes(3 * 80),
+        b"\x0f\0\0",
+        b"\x0f" + rng.bytes(64 + 3 * 96),
         rng.bytes(37),
     ]
     for _ in range(CASES["orders of messages"]):

@@ -203,7 +203,7 @@ def test_a_signature_for_one_list_is_none_for_another():
     with pytest.raises(ProtocolError, match="signature of client 3"):
         room.clients[1].unmask(room.u2, room.proof, {**missing, 3: other})
     assert (
-        room.server.finish(room.answers()).total == room.plain(range(1, 6))
+        room.finish(room.answers()).total == room.plain(range(1, 6))
     ).all()  # and then it is exact
 
 
@@ -273,9 +273,8 @@ def test_a_signed_key_of_small_order_is_refused_all_the_same():
         )
         with pytest.raises(InvalidParameter, match="public key"):
             room.clients[1].share({**room.roster, 2: crooked})
-        server = SumServer(room.plan)
-        assert set(server.advertise({**room.published, 2: crooked})) == {1, 3, 4}
-        assert "public key" in server.liars[2]
+        with pytest.raises(InvalidParameter, match="public key"):
+            SumServer(room.plan).take_keys(2, crooked.to_bytes())
 
 
 def test_shares_of_another_round_or_run_are_refused():

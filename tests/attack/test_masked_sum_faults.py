@@ -36,8 +36,13 @@ def test_a_server_cannot_give_the_others_a_mechanism_without_noise():
     true, quiet = b"the mechanism of the run", b"one bit, P(1) = 2^-21"
     people = clients_told({i: true if i == VICTIM else quiet for i in range(1, 21)})
     server = SumServer(plan_of(20, 20, terms=quiet))
+    for i, client in people.items():
+        if i != VICTIM:
+            server.take_keys(i, client.advertise().to_bytes())
+    with pytest.raises(ProtocolError, match=f"signature of client {VICTIM}"):
+        server.take_keys(VICTIM, people[VICTIM].advertise().to_bytes())
     with pytest.raises(ProtocolError, match="Only 19 clients published keys"):
-        server.advertise({i: client.advertise() for i, client in people.items()})
+        server.roster()
     # A server that forwards everything all the same is told so by both sides.
     people = clients_told({i: true if i == VICTIM else quiet for i in range(1, 21)})
     room = Room(plan_of(20, 20, terms=quiet)).advertised()

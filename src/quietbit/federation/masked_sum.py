@@ -10,7 +10,7 @@ Source   Bonawitz et al. (CCS 2017), Figure 4; `quietbit.secagg`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, TypeAlias, final
 
 from attrs import define, field
@@ -22,16 +22,8 @@ from quietbit.federation.messages import SUM, Node, Release, Reply, answer_of, s
 from quietbit.mechanism.abilities import Summable
 from quietbit.mechanism.base import Mechanism
 from quietbit.node.request import STEPS, Step
-from quietbit.secagg.codec import (
-    Advertisement,
-    Unmasking,
-    pack_evidence,
-    pack_inbox,
-    pack_roster,
-    unpack_dealt,
-    write_places,
-)
-from quietbit.secagg.identity import PUBLIC_SIZE, SIGNATURE_SIZE, MemberList
+from quietbit.secagg.codec import write_evidence, write_inbox, write_places, write_roster
+from quietbit.secagg.identity import PUBLIC_SIZE, MemberList
 from quietbit.secagg.plan import SumPlan
 from quietbit.secagg.server import MaskedSum, SumServer
 from quietbit.wire.uplink import in_units
@@ -40,6 +32,14 @@ __all__ = ["Masked", "Members"]
 
 # The plan of a sum of this many clients, whose members have these keys.
 PlanOf: TypeAlias = Callable[[int, tuple[bytes, ...] | None], SumPlan]
+# How the server of a sum takes the answer to a step.
+TAKES = {
+    Step.KEYS: SumServer.take_keys,
+    Step.SHARES: SumServer.take_shares,
+    Step.VECTOR: SumServer.receive,
+    Step.CONFIRM: SumServer.take_confirmation,
+    Step.UNMASK: SumServer.take_unmasking,
+}
 
 
 @final
@@ -58,7 +58,7 @@ class Members:
         """Return the places of nodes in the list, as they are told each other."""
         return write_places([self.places[node] for node in nodes])
 
-    def identify(self, key: bytes, node: Node) -> int:
+    def identify(self, node: Node, key: bytes) -> None:
         """Note who a node says it is; whether it is will show in what it signs."""
         require(len(key) == PUBLIC_SIZE, "length of the identity", len(key), f"{PUBLIC_SIZE} bytes")
         place = self.listed.place(key)
@@ -67,7 +67,6 @@ class Members:
         taken = any(self.places[other] == place for other in self.places if other != node)
         require(not taken, "identity", key.hex(), "used by one node only")
         self.places[node] = place
-        return place
 
 
 @final
@@ -89,15 +88,13 @@ class Masked(Collector):
     _queries: Iterator[Query] = field(init=False)
     _numbers: dict[Node, int] = field(factory=dict, init=False)  # a node's number in the sum
     _left: list[Any] = field(factory=list, init=False)  # nodes that are still there
-    _done: dict[str, set[Node]] = field(init=False)  # nodes that took a step, by step
-    _step: str = field(default="", init=False)
-    _read: Callable[[bytes, Node], Any] = field(init=False)  # the answer to that step
-    _values: dict[int, Any] = field(factory=dict, init=False)  # what was read, by number
+    _done: dict[Step, set[Node]] = field(init=False)  # nodes that took a step, by step
+    _step: Step = field(default=Step.IDENTITY, init=False)
     _server: SumServer | None = field(default=None, init=False)
     _sum: MaskedSum | None = field(default=None, init=False)
 
     @_done.default
-    def _none(self) -> dict[str, set[Node]]:
+    def _none(self) -> dict[Step, set[Node]]:
         return {step: set() for step in (Step.IDENTITY, *STEPS)}
 
     def start(self, nodes: Sequence[Node]) -> None:
@@ -115,9 +112,7 @@ class Masked(Collector):
 
     def answer(self, node: Node, reply: Reply) -> None:
         """Read the answer to a step."""
-        data = answer_of(reply.records.get(SUM), self._step)
-        self._values[self._numbers[node]] = self._read(data, node)
-        self._done[self._step].add(node)
+        self._take(node, answer_of(reply.records.get(SUM), self._step))
 
     def decode(self, payload: Any) -> FloatVector:
         """Refuse: nothing is seen of one vector."""
@@ -125,10 +120,15 @@ class Masked(Collector):
 
     def add(self, release: Release) -> None:
         """Add a node's vector to the sum."""
-        if self._server is None:
-            raise InvalidPayload("No vector was asked for.")
-        self._server.receive(self._numbers[release.node], bytes(release.payload))
-        self._done[Step.VECTOR].add(release.node)
+        self._take(release.node, bytes(release.payload))
+
+    def _take(self, node: Node, data: bytes) -> None:
+        """Take the answer to the step that was asked for last."""
+        if self.members is not None and self._step is Step.IDENTITY:
+            self.members.identify(node, data)
+        elif self._server is not None:
+            TAKES[self._step](self._server, self._numbers[node], data)
+        self._done[self._step].add(node)
 
     def mean(self) -> FloatVector | None:
         """Decode the unmasked sum; None where there is none."""
@@ -177,43 +177,26 @@ class Masked(Collector):
         plan = self.plan_of(len(self._left), keys_of_members)
         server = SumServer(plan)
         self._server = server
-
-        def keys(data: bytes, node: Node) -> Advertisement:
-            """Read a node's keys; refuse those that would make all others leave."""
-            advertisement = Advertisement.read(plan, data)
-            advertisement.check(plan, self._numbers[node])
-            return advertisement
-
-        def shares(data: bytes, node: Node) -> dict[int, bytes]:
-            """Read a node's shares; refuse a node that deals to some of the others alone."""
-            dealt = unpack_dealt(data)
-            holders = server.holders(self._numbers[node])
-            rule = "exactly the others of the roster"
-            require(set(dealt) == holders, "receivers of its shares", sorted(dealt), rule)
-            return dealt
-
-        yield self._query(Step.KEYS, dict.fromkeys(self._left, table), keys)
-        roster = server.advertise(self._values)
-        tables = dict.fromkeys(self._there(Step.KEYS, roster), pack_roster(roster))
-        yield self._query(Step.SHARES, tables, shares)
-        inboxes = server.deal(self._values)
-        dealers = server.dealers()
+        yield self._query(Step.KEYS, dict.fromkeys(self._left, table))
+        roster = write_roster(plan, server.roster())
+        yield self._query(Step.SHARES, dict.fromkeys(self._there(), roster))
+        inboxes = server.inboxes()
         tables = {}
-        for node in self._there(Step.SHARES, inboxes):
-            tables[node] = pack_inbox(plan, dealers, inboxes[self._numbers[node]])
+        for node in self._there():
+            tables[node] = write_inbox(plan, inboxes, inboxes[self._numbers[node]])
         yield self._query(Step.VECTOR, tables, releases=True)
         arrived = server.arrived()
         confirmed: dict[int, bytes] = {}
         if plan.active:
-            lists = dict.fromkeys(self._there(Step.VECTOR), plan.bitmap(arrived))
-            yield self._query(Step.CONFIRM, lists, _signature)
-            confirmed = server.confirm(self._values)
+            lists = dict.fromkeys(self._there(), plan.bitmap(arrived))
+            yield self._query(Step.CONFIRM, lists)
+            confirmed = server.confirmed()
         tables = {}
-        for node in self._there(Step.CONFIRM if plan.active else Step.VECTOR):
+        for node in self._there():
             masked = server.masked(self._numbers[node])
-            tables[node] = pack_evidence(plan, arrived, confirmed, masked)
-        yield self._query(Step.UNMASK, tables, _unmasking)
-        self._sum = server.finish(self._values)
+            tables[node] = write_evidence(plan, arrived, confirmed, masked)
+        yield self._query(Step.UNMASK, tables)
+        self._sum = server.finish()
 
     def _identities(self, members: Members) -> Iterator[Query]:
         """Ask nodes who they are, unless they have said so; leave one node per member."""
@@ -222,23 +205,13 @@ class Masked(Collector):
         self._numbers = _numbered(nodes)
         strangers = [node for node in nodes if node not in places]
         if strangers:
-            yield self._query(Step.IDENTITY, dict.fromkeys(strangers, b""), members.identify)
+            yield self._query(Step.IDENTITY, dict.fromkeys(strangers, b""))
         by_place = {places[node]: node for node in reversed(nodes) if node in places}
         self._left = sorted(by_place.values(), key=_order)
 
-    def _query(
-        self,
-        step: str,
-        tables: Mapping[Node, bytes],
-        read: Callable[[bytes, Node], Any] | None = None,
-        *,
-        releases: bool = False,
-    ) -> Query:
+    def _query(self, step: Step, tables: Mapping[Node, bytes], *, releases: bool = False) -> Query:
         """Return the query of a step, with a table for each node."""
         self._step = step
-        self._values = {}
-        if read is not None:
-            self._read = read
         records = {}
         for node, table in tables.items():
             request = sum_request(step, len(self._numbers), self._numbers[node], table)
@@ -246,12 +219,9 @@ class Masked(Collector):
         timeout = None if releases else self.timeout
         return Query(tuple(tables), records, step, releases, timeout)
 
-    def _there(self, step: str, numbers: Container[int] | None = None) -> list[Any]:
-        """Return the nodes that took a step, those with these ``numbers`` where they are given."""
-        taken = self._done[step]
-        if numbers is not None:
-            taken = {node for node in taken if self._numbers[node] in numbers}
-        self._left = sorted(taken, key=_order)
+    def _there(self) -> list[Any]:
+        """Return the nodes that took the last step."""
+        self._left = sorted(self._done[self._step], key=_order)
         return self._left
 
 
@@ -261,13 +231,3 @@ def _order(node: Node) -> tuple[bool, Node]:
 
 def _numbered(nodes: Iterable[Node]) -> dict[Node, int]:
     return {node: place for place, node in enumerate(nodes, 1)}
-
-
-def _signature(data: bytes, node: Node) -> bytes:
-    rule = f"{SIGNATURE_SIZE} bytes"
-    require(len(data) == SIGNATURE_SIZE, "length of the signature", len(data), rule)
-    return data
-
-
-def _unmasking(data: bytes, node: Node) -> Unmasking:
-    return Unmasking.read(data)

@@ -15,12 +15,11 @@ from quietbit.node.refusal import NotInSum
 from quietbit.node.request import Request, Step, sum_plan
 from quietbit.secagg.client import SumClient
 from quietbit.secagg.codec import (
-    decode,
-    encode,
+    read_evidence,
+    read_inbox,
     read_places,
-    unpack_evidence,
-    unpack_inbox,
-    unpack_roster,
+    read_roster,
+    write_tables,
 )
 from quietbit.secagg.identity import Identity
 from quietbit.secagg.plan import ProtocolError
@@ -28,6 +27,7 @@ from quietbit.wire.payload import Payload
 
 __all__ = ["SumStep"]
 
+PLACES_SIZE = 4  # bytes that say how long the list of places is
 MOST_SUMS = 64  # sums whose secrets a node keeps at once
 
 
@@ -86,11 +86,11 @@ class SumStep:
         else:
             client = self._restored()
             if step == Step.SHARES:
-                answer = encode(client.share(unpack_roster(plan, table)))
+                answer = write_tables(plan, client.share(read_roster(plan, table)))
             elif step == Step.CONFIRM:
                 answer = client.confirm(plan.from_bitmap(table))
             else:
-                answer = client.unmask(*unpack_evidence(plan, table)).to_bytes()
+                answer = client.unmask(*read_evidence(plan, table)).to_bytes(plan)
         note()
         if step == Step.UNMASK:
             self._secrets.pop(self._run, None)
@@ -101,7 +101,7 @@ class SumStep:
     def check_vector(self) -> None:
         """Refuse a vector for a sum that this node is not part of; nothing is noted yet."""
         try:
-            self._restored().check_shares(*unpack_inbox(self._plan, self._part.table))
+            self._restored().check_shares(*read_inbox(self._plan, self._part.table))
         except (ProtocolError, InvalidParameter) as error:
             raise NotInSum(str(error)) from error
 
@@ -112,7 +112,7 @@ class SumStep:
         if client is None:
             client = self._restored()
         codes = Payload.from_bytes(payload).codes()
-        masked = client.mask(codes, *unpack_inbox(self._plan, self._part.table))
+        masked = client.mask(codes, *read_inbox(self._plan, self._part.table))
         if is_first:
             self._store(client)
         return masked
@@ -132,13 +132,16 @@ class SumStep:
         while len(self._secrets) >= MOST_SUMS and self._run not in self._secrets:
             oldest = next(iter(self._secrets))  # of a sum that a server began and never finished
             del self._secrets[oldest]
-        self._secrets[self._run] = encode([self._places, client.to_bytes()])
+        head = len(self._places).to_bytes(PLACES_SIZE, "big") + self._places
+        self._secrets[self._run] = head + client.to_bytes()
 
-    def _stored(self) -> list[bytes]:
+    def _stored(self) -> tuple[bytes, bytes]:
         """Return the members' places and the client, as stored; refuse where nothing is."""
         if self._run not in self._secrets:
             raise NotInSum(f"This node has not begun the sum of run {self._run}, or has left it.")
-        return list(decode(self._secrets[self._run], "stored secrets"))
+        stored = self._secrets[self._run]
+        end = PLACES_SIZE + int.from_bytes(stored[:PLACES_SIZE], "big")
+        return stored[PLACES_SIZE:end], stored[end:]
 
     def _restored(self) -> SumClient:
         client = SumClient.from_bytes(self._plan, self._stored()[1], self._identity)

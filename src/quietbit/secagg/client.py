@@ -19,6 +19,7 @@ commit to.
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any, final
 
@@ -52,6 +53,8 @@ __all__ = [
 STEPS = ("advertise", "share", "mask", "confirm", "unmask")
 PAIR = b"pair"  # the two secrets of a client
 SEED = b"seed"
+# The plan's context, number, step, three secrets, description, digest of lists.
+STATE = struct.Struct(">32sII32s16s16s32s32s")
 
 
 @final
@@ -72,8 +75,8 @@ class SumClient:
     # Shares by dealer: of the pair key, and of the seed.
     _received: dict[int, tuple[bytes, bytes]] = field(factory=dict, init=False)
     _u1: frozenset[int] = field(factory=frozenset, init=False)
-    _description: bytes = field(default=b"", init=False)
-    _lists: bytes = field(default=b"", init=False)
+    _description: bytes = field(default=bytes(32), init=False)
+    _lists: bytes = field(default=bytes(32), init=False)
     _advertised: Advertisement = field(init=False)
 
     def __attrs_post_init__(self) -> None:
@@ -186,8 +189,6 @@ class SumClient:
         # No later step needs these secrets; with the masked vector they would unmask it.
         for secret in (self._sealing, *self._secrets.values()):
             secret[:] = bytes(len(secret))
-        self._sealing = bytearray()
-        self._secrets = {PAIR: bytearray(), SEED: bytearray()}
         self._others = {}
         signature = self._signed(codec.MASKED, shares_digest(plan, self._description, self._u1))
         return plan.pack(number, plan.reduce(total)) + signature
@@ -230,31 +231,30 @@ class SumClient:
 
     def to_bytes(self) -> bytes:
         """Return all secrets and the step, to be sealed and stored between messages."""
-        return codec.encode(
-            [
-                self._plan.context,
-                self._number,
-                self._step,
-                bytes(self._sealing),
-                bytes(self._secrets[PAIR]),
-                bytes(self._secrets[SEED]),
-                self._advertised.to_bytes(),
-                self._description,
-                self._lists,
-                self._plan.bitmap(self._u1),
-                codec.pack_roster(self._others),
-                {other: b"".join(shares) for other, shares in self._received.items()},
-            ]
+        plan = self._plan
+        head = STATE.pack(
+            plan.context,
+            self._number,
+            self._step,
+            self._sealing,
+            self._secrets[PAIR],
+            self._secrets[SEED],
+            self._description,
+            self._lists,
         )
+        others = {other: self._others[other].to_bytes() for other in self._others}
+        received = {other: b"".join(shares) for other, shares in self._received.items()}
+        tables = codec.write_tables(plan, dict.fromkeys(self._u1, b""), others, received)
+        return head + self._advertised.to_bytes() + tables
 
     @classmethod
     def from_bytes(cls, plan: SumPlan, data: bytes, identity: Identity | None = None) -> SumClient:
         """Return the client of `to_bytes`, at its next step; refuse one of another plan."""
         size = keys.SHARE_SIZE
+        end = STATE.size + plan.advertisement_size
         try:
-            values = codec.decode(data, "client's secrets")
-            context, number, step, sealing, pair, seed, advertised, *values = values
-            description, lists, u1, others, received = values
+            head = STATE.unpack(data[: STATE.size])
+            context, number, step, sealing, pair, seed, *digests = head
             if context != plan.context:  # which holds everything that clients must agree on
                 raise ProtocolError(
                     "The stored secrets belong to a different plan: this client is not part of "
@@ -264,17 +264,18 @@ class SumClient:
             client._step = check_int(step, "step", 0, len(STEPS))
             client._sealing = bytearray(sealing)
             client._secrets = {PAIR: bytearray(pair), SEED: bytearray(seed)}
-            client._advertised = Advertisement.read(plan, advertised)
-            client._description = description
-            client._lists = lists
-            client._u1 = plan.from_bitmap(u1)
-            client._others = codec.unpack_roster(plan, others)
-            shares = codec.numbered(received, 2 * size, "shares")
-            client._received = {other: (both[:size], both[size:]) for other, both in shares.items()}
-        except (ValueError, TypeError, InvalidParameter) as error:
+            client._description, client._lists = digests
+            client._advertised = Advertisement.read(plan, data[STATE.size : end])
+            u1, others, received = codec.read_tables(
+                plan, data[end:], "tables", 0, plan.advertisement_size, 2 * size
+            )
+        except (struct.error, InvalidParameter) as error:
             raise ProtocolError(
                 "The stored secrets cannot be read: this client leaves the sum."
             ) from error
+        client._u1 = frozenset(u1)
+        client._others = {other: Advertisement.read(plan, others[other]) for other in others}
+        client._received = {other: (both[:size], both[size:]) for other, both in received.items()}
         return client
 
     def _signed(self, purpose: bytes, message: bytes) -> bytes:

@@ -1,29 +1,29 @@
-"""The messages of a masked sum and their bytes: canonical CBOR, and nothing else is accepted.
+"""The messages of a masked sum and their bytes: tables of the plan's clients, and nothing else.
 
-Idea     what the server forwards and what a client answers are maps from clients' numbers to byte
-         strings of one length, and bitmaps of n bits. Whatever is read is encoded again and
-         compared, so every value has one encoding.
+Idea     what the server forwards and what a client answers are tables from clients' numbers to byte
+         strings of one length: one bit per client says who is in a table, then the strings follow
+         in the order of the numbers. So every value has one encoding, and its length says whether
+         it is complete. A list of clients is a table of empty strings.
 Symbols  U0, U1, U2 as in `quietbit.secagg.client`.
-Source   RFC 8949 (CBOR), section 4.2.1 (deterministic encoding).
 
-| step | the server's table | the answer |
+| step | the server's tables | the answer |
 |---|---|---|
 | `keys` | active model: the members' places in the directory, four bytes each | an advertisement |
 | `shares` | the roster: the advertisements of all U0 | what it deals |
 | `vector` | U1, and what was dealt to this client | the masked vector |
 | `confirm` | U2 (active model only) | a signature |
-| `unmask` | U2; active model: who confirmed it, t signatures, signatures of U1 | shares |
+| `unmask` | U2; active model: t who confirmed it, the others' signatures of U1 | shares |
 """
 
 from __future__ import annotations
 
 import struct
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any, final
+from typing import final
 
 from attrs import frozen
 
-from quietbit.errors import InvalidParameter, require
+from quietbit.errors import require
 from quietbit.secagg.identity import SIGNATURE_SIZE, verified
 from quietbit.secagg.keys import KEY_SIZE, SHARE_SIZE, check_public
 from quietbit.secagg.plan import (
@@ -33,7 +33,6 @@ from quietbit.secagg.plan import (
     SumPlan,
     digest_of,
 )
-from quietbit.target import MOST_CLIENTS
 
 __all__ = [
     "ADVERTISED",
@@ -43,19 +42,18 @@ __all__ = [
     "Unmasking",
     "as_bytes",
     "check_signature",
-    "decode",
-    "encode",
-    "numbered",
-    "pack_evidence",
-    "pack_inbox",
-    "pack_roster",
+    "read_dealt",
+    "read_evidence",
+    "read_inbox",
     "read_places",
+    "read_roster",
+    "read_tables",
     "roster_digest",
-    "unpack_dealt",
-    "unpack_evidence",
-    "unpack_inbox",
-    "unpack_roster",
+    "write_evidence",
+    "write_inbox",
     "write_places",
+    "write_roster",
+    "write_tables",
 ]
 
 # What a signature is for.
@@ -79,6 +77,31 @@ def check_signature(
         raise ProtocolError(
             f"The signature of client {number} ({purpose.decode()}) is not genuine."
         )
+
+
+def write_tables(plan: SumPlan, *tables: Mapping[int, bytes]) -> bytes:
+    """Encode tables of strings, all of one length in each table."""
+    parts = []
+    for table in tables:
+        parts.append(plan.bitmap(table))
+        parts += [table[number] for number in sorted(table)]
+    return b"".join(parts)
+
+
+def read_tables(plan: SumPlan, data: bytes, what: str, *sizes: int) -> list[dict[int, bytes]]:
+    """Read tables of strings of these sizes; refuse anything that `write_tables` does not write."""
+    tables = []
+    end = 0
+    for size in sizes:
+        start = end
+        end += len(plan.bitmap(()))
+        table = {}
+        for number in sorted(plan.from_bitmap(data[start:end])):
+            table[number] = data[end : end + size]
+            end += size
+        tables.append(table)
+    require(len(data) == end, f"length of the {what}", len(data), f"{end} bytes")
+    return tables
 
 
 @final
@@ -108,10 +131,6 @@ class Advertisement:
         """Refuse keys that are not canonical, and a signature that is not client ``number``'s."""
         for key in (self.sealing, self.masking):
             check_public(key)
-        size = len(self.to_bytes())
-        expected = plan.advertisement_size
-        has_size = size == expected and len(self.seed) == SEED_COMMITMENT_SIZE
-        require(has_size, "length of the advertisement", size, f"{expected} bytes")
         if plan.active:
             check_signature(plan, number, ADVERTISED, self.digest(plan, number), self.signature)
 
@@ -134,26 +153,25 @@ class Unmasking:
         """Show whose shares they are, and not the shares."""
         return f"Unmasking(pair_keys of {sorted(self.pair_keys)}, seeds of {sorted(self.seeds)})"
 
-    def to_bytes(self) -> bytes:
+    def to_bytes(self, plan: SumPlan) -> bytes:
         """Encode both tables."""
-        return encode([dict(self.pair_keys), dict(self.seeds)])
+        return write_tables(plan, self.pair_keys, self.seeds)
 
     @classmethod
-    def read(cls, data: bytes) -> Unmasking:
+    def read(cls, plan: SumPlan, data: bytes) -> Unmasking:
         """Read the bytes of `to_bytes`."""
-        pair_keys, seeds = _parts(data, 2, "answer")
-        return cls(numbered(pair_keys, SHARE_SIZE, "shares"), numbered(seeds, SHARE_SIZE, "shares"))
+        return cls(*read_tables(plan, data, "answer", SHARE_SIZE, SHARE_SIZE))
 
 
-def pack_roster(roster: Mapping[int, Advertisement]) -> bytes:
-    """Encode the advertisements of all clients of a round, by their numbers."""
-    return encode({number: advertised.to_bytes() for number, advertised in roster.items()})
+def write_roster(plan: SumPlan, roster: Mapping[int, Advertisement]) -> bytes:
+    """Encode the advertisements of all clients of a round."""
+    return write_tables(plan, {number: roster[number].to_bytes() for number in roster})
 
 
-def unpack_roster(plan: SumPlan, data: bytes) -> dict[int, Advertisement]:
-    """Read the bytes of `pack_roster`."""
-    table = numbered(decode(data, "roster"), plan.advertisement_size, "advertisements")
-    return {number: Advertisement.read(plan, advertised) for number, advertised in table.items()}
+def read_roster(plan: SumPlan, data: bytes) -> dict[int, Advertisement]:
+    """Read the bytes of `write_roster`."""
+    (table,) = read_tables(plan, data, "roster", plan.advertisement_size)
+    return {number: Advertisement.read(plan, table[number]) for number in table}
 
 
 def roster_digest(plan: SumPlan, roster: Mapping[int, Advertisement]) -> bytes:
@@ -163,39 +181,35 @@ def roster_digest(plan: SumPlan, roster: Mapping[int, Advertisement]) -> bytes:
     return digest_of(b"roster", plan.context, plan.bitmap(numbers), *digests)
 
 
-def unpack_dealt(data: bytes) -> dict[int, bytes]:
+def read_dealt(plan: SumPlan, data: bytes) -> dict[int, bytes]:
     """Read what a client deals to the others."""
-    return numbered(decode(data, "shares"), DEALT_SIZE, "shares")
+    (dealt,) = read_tables(plan, data, "shares", DEALT_SIZE)
+    return dealt
 
 
-def pack_inbox(plan: SumPlan, u1: Collection[int], dealt: Mapping[int, bytes]) -> bytes:
+def write_inbox(plan: SumPlan, u1: Collection[int], dealt: Mapping[int, bytes]) -> bytes:
     """Encode U1 and what was dealt to a client."""
-    return encode([plan.bitmap(u1), dict(dealt)])
+    return write_tables(plan, dict.fromkeys(u1, b""), dealt)
 
 
-def unpack_inbox(plan: SumPlan, data: bytes) -> tuple[frozenset[int], dict[int, bytes]]:
-    """Read the bytes of `pack_inbox`."""
-    listed, dealt = _parts(data, 2, "list and shares")
-    return plan.from_bitmap(listed), numbered(dealt, DEALT_SIZE, "shares")
+def read_inbox(plan: SumPlan, data: bytes) -> list[dict[int, bytes]]:
+    """Read the bytes of `write_inbox`."""
+    return read_tables(plan, data, "list and shares", 0, DEALT_SIZE)
 
 
-def pack_evidence(
+def write_evidence(
     plan: SumPlan,
     arrived: Collection[int],
     confirmed: Mapping[int, bytes],
     masked: Mapping[int, bytes],
 ) -> bytes:
     """Encode U2 and, in the active model, who confirmed it and the signatures of both lists."""
-    return encode([plan.bitmap(arrived), plan.bitmap(confirmed), _join(confirmed), dict(masked)])
+    return write_tables(plan, dict.fromkeys(arrived, b""), confirmed, masked)
 
 
-def unpack_evidence(
-    plan: SumPlan, data: bytes
-) -> tuple[frozenset[int], dict[int, bytes], dict[int, bytes]]:
-    """Read the bytes of `pack_evidence`."""
-    arrived, signers, signatures, masked = _parts(data, 4, "lists and signatures")
-    confirmed = _cut(signatures, plan.from_bitmap(signers), SIGNATURE_SIZE, "signatures")
-    return plan.from_bitmap(arrived), confirmed, numbered(masked, SIGNATURE_SIZE, "signatures")
+def read_evidence(plan: SumPlan, data: bytes) -> list[dict[int, bytes]]:
+    """Read the bytes of `write_evidence`."""
+    return read_tables(plan, data, "lists and signatures", 0, SIGNATURE_SIZE, SIGNATURE_SIZE)
 
 
 def write_places(places: Sequence[int]) -> bytes:
@@ -208,72 +222,3 @@ def read_places(data: bytes, clients: int) -> tuple[int, ...]:
     size = 4 * clients
     require(len(data) == size, "length of the list of members", len(data), f"{size} bytes")
     return struct.unpack(f"<{clients}I", data)
-
-
-def encode(value: Any) -> bytes:
-    """Encode numbers, byte strings, lists and maps of them as canonical CBOR."""
-    import cbor2
-
-    return bytes(cbor2.dumps(value, canonical=True))
-
-
-def decode(data: bytes, what: str) -> Any:
-    """Read the bytes of `encode`; refuse anything else. ``what`` names them in the refusal."""
-    import cbor2
-
-    try:
-        value = cbor2.loads(data)
-        is_canonical = _is_plain(value) and encode(value) == data
-    except Exception as error:  # the library has no common error for bytes that it cannot read
-        raise InvalidParameter(
-            f"The {what} cannot be read ({type(error).__name__}).", name=what
-        ) from error
-    require(is_canonical, what, f"{len(data)} bytes of another form", "canonical CBOR")
-    return value
-
-
-def numbered(value: Any, size: int, what: str) -> dict[int, bytes]:
-    """Return a map from clients' numbers to strings of ``size`` bytes; refuse anything else."""
-    name = f"table of {what}"
-    require(isinstance(value, dict), name, type(value).__name__, "a map from clients' numbers")
-    for number, data in value.items():
-        if not 1 <= number <= MOST_CLIENTS:
-            raise InvalidParameter.of(name, f"of clients 1 to {MOST_CLIENTS}", number)
-        if not isinstance(data, bytes) or len(data) != size:
-            rule = f"{size} bytes for each client"
-            length = len(data) if isinstance(data, bytes) else type(data).__name__
-            raise InvalidParameter.of(name, rule, f"{length} for client {number}")
-    return dict(value)
-
-
-def _is_plain(value: Any) -> bool:
-    """Return whether a value has only numbers, byte strings, lists and maps in it."""
-    if type(value) is dict:
-        return all(type(key) is int and _is_plain(item) for key, item in value.items())
-    if type(value) is list:
-        return all(map(_is_plain, value))
-    return type(value) in (int, bytes)
-
-
-def _parts(data: bytes, count: int, what: str) -> list[Any]:
-    """Decode a list of ``count`` values; refuse anything else."""
-    value = decode(data, what)
-    rule = f"a list of {count} values"
-    require(isinstance(value, list), what, type(value).__name__, rule)
-    require(len(value) == count, what, len(value), rule)
-    return list(value)
-
-
-def _cut(data: Any, clients: Collection[int], size: int, what: str) -> dict[int, bytes]:
-    """Cut a byte string into ``size`` bytes for each client, in the order of their numbers."""
-    require(isinstance(data, bytes), what, type(data).__name__, "bytes")
-    rule = f"{size} bytes for each of {len(clients)} clients"
-    require(len(data) == size * len(clients), f"length of the {what}", len(data), rule)
-    return {
-        number: data[size * place : size * (place + 1)]
-        for place, number in enumerate(sorted(clients))
-    }
-
-
-def _join(table: Mapping[int, bytes]) -> bytes:
-    return b"".join(table[number] for number in sorted(table))

@@ -22,7 +22,7 @@ from typing import final
 import numpy as np
 from attrs import define, field, frozen
 
-from quietbit.errors import QuietbitError, require
+from quietbit.errors import require
 from quietbit.secagg import keys
 from quietbit.secagg.client import (
     PAIR,
@@ -42,12 +42,13 @@ from quietbit.secagg.codec import (
     Advertisement,
     Unmasking,
     check_signature,
+    read_dealt,
     roster_digest,
+    write_tables,
 )
 from quietbit.secagg.identity import Identity
 from quietbit.secagg.plan import (
     COMMITMENT_SIZE,
-    DEALT_SIZE,
     SEALED_SIZE,
     ProtocolError,
     SumPlan,
@@ -69,138 +70,119 @@ class MaskedSum:
 @final
 @define(eq=False, repr=False)
 class SumServer:
-    """One round. Call `advertise`, `deal`, `receive`, `arrived`, `confirm` and `finish`, in order.
+    """One round, whose steps are taken in order; each message is read, or refused, as it comes.
 
-    `confirm` is for the active model only. ``liars`` has the clients that broke the protocol, with
-    what they did.
+    The steps are `take_keys` and `roster`, `take_shares` and `inboxes`, `receive` and `arrived`,
+    in the active model `take_confirmation` and `confirmed`, then `take_unmasking` and `finish`.
+    ``liars`` has the clients that were found out in the last one, with what they did.
     """
 
     _plan: SumPlan
     description: bytes = field(default=b"", init=False)  # the digest of the roster
     liars: dict[int, str] = field(factory=dict, init=False)
     _advertised: dict[int, Advertisement] = field(factory=dict, init=False)
+    _keys: set[bytes] = field(factory=set, init=False)
     _dealt: dict[int, dict[int, bytes]] = field(factory=dict, init=False)
-    _arrived: set[int] = field(factory=set, init=False)
-    _masked: dict[int, bytes] = field(factory=dict, init=False)
+    _masked: dict[int, bytes] = field(factory=dict, init=False)  # signatures of U1, by all of U2
     _confirmed: dict[int, bytes] = field(factory=dict, init=False)
+    _answers: dict[int, Unmasking] = field(factory=dict, init=False)
     _total: keys.Mask = field(init=False)
 
     @_total.default
     def _nothing(self) -> keys.Mask:
         return np.zeros(self._plan.width, dtype=np.uint32)
 
-    def advertise(self, published: Mapping[int, Advertisement]) -> dict[int, Advertisement]:
-        """Return the roster, to be forwarded to all in it; refuse fewer than the threshold."""
-        plan = self._plan
-        valid = dict[int, Advertisement]()
-        seen = set[bytes]()
-        for number, advertised in published.items():
-            public_keys = {advertised.sealing, advertised.masking}
-            try:
-                advertised.check(plan, number)
-            except QuietbitError as error:
-                self.liars[number] = str(error)
-                continue
-            if len(public_keys) < 2 or public_keys & seen:
-                self.liars[number] = "it advertised a public key that was advertised before"
-                continue
-            seen |= public_keys
-            valid[number] = advertised
-        self._enough(len(valid), "published keys")
-        self._advertised = valid
-        self.description = roster_digest(plan, valid)
-        return dict(valid)
+    def take_keys(self, client: int, data: bytes) -> None:
+        """Take an advertisement; refuse keys that would make all others leave."""
+        advertised = Advertisement.read(self._plan, data)
+        advertised.check(self._plan, client)
+        own = {advertised.sealing, advertised.masking}
+        is_new = len(own) == 2 and not own & self._keys
+        require(is_new, "public keys", f"those of client {client}", "advertised by nobody before")
+        self._keys |= own
+        self._advertised[client] = advertised
 
-    def holders(self, number: int) -> frozenset[int]:
-        """Return the clients that a client must deal shares to: all others of the roster."""
-        return frozenset(self._advertised) - {number}
+    def roster(self) -> dict[int, Advertisement]:
+        """Return U0's advertisements, to be sent to all of it; refuse fewer than the threshold."""
+        self._enough(len(self._advertised), "published keys")
+        self.description = roster_digest(self._plan, self._advertised)
+        return dict(self._advertised)
 
-    def deal(self, dealt: Mapping[int, Mapping[int, bytes]]) -> dict[int, dict[int, bytes]]:
+    def take_shares(self, client: int, data: bytes) -> None:
+        """Take what a client deals to the others; refuse shares for some of them alone."""
+        require(client in self._advertised, "client", client, "one that advertised keys")
+        dealt = read_dealt(self._plan, data)
+        rule = "exactly the others of the roster"
+        is_complete = set(dealt) == set(self._advertised) - {client}
+        require(is_complete, "receivers of its shares", sorted(dealt), rule)
+        self._dealt[client] = dealt
+
+    def inboxes(self) -> dict[int, dict[int, bytes]]:
         """Return what was dealt to each client of U1; refuse fewer clients than the threshold."""
-        strangers = sorted(set(dealt) - set(self._advertised))
-        require(not strangers, "clients that dealt", strangers, "among those that advertised keys")
-        for dealer, parts in dealt.items():
-            have_size = all(len(data) == DEALT_SIZE for data in parts.values())
-            if set(parts) != self.holders(dealer) or not have_size:
-                self.liars[dealer] = "it has not dealt to exactly all others"
-                continue
-            self._dealt[dealer] = dict(parts)
         self._enough(len(self._dealt), "shared their secrets")
-        inboxes: dict[int, dict[int, bytes]] = {number: {} for number in self._dealt}
-        for dealer, parts in self._dealt.items():
-            for holder, data in parts.items():
-                if holder in inboxes:
-                    inboxes[holder][dealer] = data
+        inboxes: dict[int, dict[int, bytes]] = {holder: {} for holder in self._dealt}
+        for dealer, dealt in self._dealt.items():
+            for holder in self._dealt.keys() - {dealer}:
+                inboxes[holder][dealer] = dealt[holder]
         return inboxes
-
-    def dealers(self) -> frozenset[int]:
-        """Return U1, to be sent to its members."""
-        return frozenset(self._dealt)
 
     def receive(self, client: int, data: bytes) -> None:
         """Add one masked vector, with its signature of U1; refuse a second of the same client."""
         plan = self._plan
         require(client in self._dealt, "client", client, "one that shared its secrets")
-        is_new = client not in self._arrived
+        is_new = client not in self._masked
         require(is_new, "client", client, "one whose vector has not arrived yet")
-        vector = data
-        if plan.active:
-            vector = data[: plan.payload_size]
+        vector = data[: plan.payload_size]
+        signature = data[plan.payload_size :]
         values = plan.unpack(client, vector)
         if plan.active:
-            signature = data[plan.payload_size :]
             digest = shares_digest(plan, self.description, self._dealt)
             check_signature(plan, client, MASKED, digest, signature)
-            self._masked[client] = signature
-        self._arrived.add(client)
+        else:
+            require(not signature, "length of the masked vector", len(data), f"{len(vector)} bytes")
+        self._masked[client] = signature
         self._total += values
 
     def arrived(self) -> frozenset[int]:
         """Return U2, to be sent to its members; no vector may be received after this."""
-        self._enough(len(self._arrived), "sent their masked vectors")
-        return frozenset(self._arrived)
+        self._enough(len(self._masked), "sent their masked vectors")
+        return frozenset(self._masked)
 
-    def confirm(self, signatures: Mapping[int, bytes]) -> dict[int, bytes]:
-        """Return signatures of the lists by t members of U2, to be sent to all that are left."""
+    def take_confirmation(self, client: int, data: bytes) -> None:
+        """Take a signature of both lists by a member of U2."""
         u2 = self.arrived()
+        require(client in u2, "client", client, "one whose vector arrived")
         digest = lists_digest(self._plan, self.description, self._dealt, u2)
-        for client, signature in sorted(signatures.items()):
-            if client not in u2:
-                self.liars[client] = "it confirmed the lists, and its vector has not arrived"
-                continue
-            try:
-                check_signature(self._plan, client, CONFIRMED, digest, signature)
-            except ProtocolError as error:
-                self.liars[client] = str(error)
-                continue
-            self._confirmed[client] = signature
+        check_signature(self._plan, client, CONFIRMED, digest, data)
+        self._confirmed[client] = data
+
+    def confirmed(self) -> dict[int, bytes]:
+        """Return signatures of the lists by t members of U2, to be sent to all that are left."""
         self._enough(len(self._confirmed), "confirmed the lists")
         first = sorted(self._confirmed)[: self._plan.threshold]
         return {client: self._confirmed[client] for client in first}
 
     def masked(self, client: int) -> dict[int, bytes]:
         """Return the signatures of U1 by the other members of U2, to be sent to a client."""
-        return {
-            dealer: signature
-            for dealer, signature in sorted(self._masked.items())
-            if dealer != client
-        }
+        if not self._plan.active:
+            return {}
+        return {dealer: signature for dealer, signature in self._masked.items() if dealer != client}
 
-    def finish(self, answers: Mapping[int, Unmasking]) -> MaskedSum:
+    def take_unmasking(self, client: int, data: bytes) -> None:
+        """Take the shares that a member of U2 gives up."""
+        require(client in self._masked, "client", client, "one whose vector arrived")
+        self._answers[client] = Unmasking.read(self._plan, data)
+
+    def finish(self) -> MaskedSum:
         """Return the sum over U2; refuse fewer answers than the threshold, and a wrong sum."""
         u2 = self.arrived()
-        strangers = sorted(set(answers) - u2)
-        rule = "among those whose vectors arrived"
-        require(not strangers, "clients that answered", strangers, rule)
-        self._enough(len(answers), "helped to unmask")
+        self._enough(len(self._answers), "helped to unmask")
         plan = self._plan
         total = self._total.copy()
-        seeds = {holder: answer.seeds for holder, answer in answers.items()}
         for client in sorted(u2):
-            total -= self._self_mask(client, seeds)
-        pair_keys = {holder: answer.pair_keys for holder, answer in answers.items()}
+            total -= self._self_mask(client)
         for gone in sorted(set(self._dealt) - u2):
-            private = self._masking_key(gone, pair_keys)
+            private = self._masking_key(gone)
             for client in sorted(u2):
                 mask = self._pair_mask(gone, client, private)
                 # The client with the smaller number has added this mask; the other subtracts.
@@ -215,16 +197,16 @@ class SumServer:
             )
         return MaskedSum(total[: plan.dimension], tuple(sorted(u2)))
 
-    def _self_mask(self, client: int, shares: Mapping[int, Mapping[int, bytes]]) -> keys.Mask:
+    def _self_mask(self, client: int) -> keys.Mask:
         """Return the own mask of a client that stayed, from shares of its seed."""
-        seed = self._recover(shares, client, SEED)
+        seed = self._recover(client, SEED)
         if seed_commitment(self._plan, client, seed) != self._advertised[client].seed:
             self._lied(client, "it dealt shares of another seed than it advertised")
         return keys.expand(self_mask_key(self.description, client, seed), self._plan.width)
 
-    def _masking_key(self, gone: int, shares: Mapping[int, Mapping[int, bytes]]) -> bytes:
+    def _masking_key(self, gone: int) -> bytes:
         """Return the private key for masks of a client that left, from shares of its pair key."""
-        private = masking_key(self._plan, gone, self._recover(shares, gone, PAIR))
+        private = masking_key(self._plan, gone, self._recover(gone, PAIR))
         if keys.public_key(private) != self._advertised[gone].masking:
             self._lied(gone, "it dealt shares of another key than it advertised")
         return private
@@ -236,13 +218,12 @@ class SumServer:
         key = pair_mask_key(self.description, gone, client, private, public, theirs)
         return keys.expand(key, self._plan.width)
 
-    def _recover(
-        self, shares: Mapping[int, Mapping[int, bytes]], dealer: int, kind: bytes
-    ) -> bytes:
+    def _recover(self, dealer: int, kind: bytes) -> bytes:
         """Recover a secret from shares that its dealer committed to; name holders of others."""
         needed = self._plan.threshold
         valid = {}
-        for holder, parts in shares.items():
+        for holder, answer in self._answers.items():
+            parts = answer.seeds if kind == SEED else answer.pair_keys
             if dealer not in parts:
                 continue
             if holder == dealer or self._committed(dealer, holder, kind, parts[dealer]):
@@ -300,21 +281,25 @@ def simulate_secure_sum(
     identities = identities or {}
     clients = {number: SumClient(plan, number, identities.get(number)) for number in codes}
     server = SumServer(plan)
-    roster = server.advertise({number: client.advertise() for number, client in clients.items()})
+    for number, client in clients.items():
+        server.take_keys(number, client.advertise().to_bytes())
+    roster = server.roster()
     left = set(roster) - set(gone_before_sharing)
-    inboxes = server.deal({number: clients[number].share(roster) for number in sorted(left)})
-    left -= set(gone_before_masking)
-    u1 = server.dealers()
     for number in sorted(left):
-        server.receive(number, clients[number].mask(codes[number], u1, inboxes[number]))
+        server.take_shares(number, write_tables(plan, clients[number].share(roster)))
+    inboxes = server.inboxes()
+    left -= set(gone_before_masking)
+    for number in sorted(left):
+        server.receive(number, clients[number].mask(codes[number], inboxes, inboxes[number]))
     u2 = server.arrived()
     confirmed: dict[int, bytes] = {}
     left -= set(gone_before_confirming)
     if plan.active:
-        confirmed = server.confirm({number: clients[number].confirm(u2) for number in sorted(left)})
+        for number in sorted(left):
+            server.take_confirmation(number, clients[number].confirm(u2))
+        confirmed = server.confirmed()
     left -= set(gone_before_unmasking)
-    answers = {
-        number: clients[number].unmask(u2, confirmed, server.masked(number))
-        for number in sorted(left)
-    }
-    return server.finish(answers)
+    for number in sorted(left):
+        unmasking = clients[number].unmask(u2, confirmed, server.masked(number))
+        server.take_unmasking(number, unmasking.to_bytes(plan))
+    return server.finish()

@@ -10,7 +10,6 @@ from scipy import stats
 
 from quietbit.secagg.client import SumClient
 from quietbit.secagg.plan import SumPlan
-from quietbit.secagg.server import SumServer
 
 FALSE_ALARM = 1e-9
 DIMENSION = 60_000
@@ -32,14 +31,14 @@ def masked(ones: int) -> list[np.ndarray]:
     """
     plan = SumPlan(5, 3, DIMENSION, b"view")
     clients = {i: SumClient(plan, i) for i in range(1, 6)}
-    server = SumServer(plan)
-    roster = server.advertise({i: client.advertise() for i, client in clients.items()})
-    inboxes = server.deal({i: client.share(roster) for i, client in clients.items()})
+    roster = {i: client.advertise() for i, client in clients.items()}
+    dealt = {i: client.share(roster) for i, client in clients.items()}
     codes = np.full(DIMENSION, ones, dtype=np.uint32)
-    return [
-        plan.unpack(i, client.mask(codes, server.dealers(), inboxes[i]))
-        for i, client in clients.items()
-    ]
+    vectors = []
+    for i, client in clients.items():
+        inbox = {dealer: dealt[dealer][i] for dealer in dealt if dealer != i}
+        vectors.append(plan.unpack(i, client.mask(codes, range(1, 6), inbox)))
+    return vectors
 
 
 @pytest.mark.parametrize("ones", [0, 1])

@@ -139,11 +139,7 @@ def test_bytes_of_all_steps_are_counted():
         for value in record.values()
         if isinstance(value, bytes)
     )
-    # A map of CBOR has one byte of its own, one for a number below 24 and one or two for the length
-    # of its bytes.
-    assert data == 6 * (
-        3 * 32 + 1 + 5 * (3 + 80) + 24 + masked_size(6, DIMENSION) + 3 + 6 * (2 + 16)
-    )
+    assert data == 6 * (3 * 32 + 1 + 5 * 80 + 24 + masked_size(6, DIMENSION) + 2 + 6 * 16)
     assert data < entry.uplink < data + 4 * 6 * 600
 
 

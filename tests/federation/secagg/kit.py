@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import lru_cache
 
 import numpy as np
@@ -10,9 +11,10 @@ import pytest
 pytest.importorskip("cryptography", reason="needs the all extra")
 
 from quietbit.secagg.client import SumClient
+from quietbit.secagg.codec import Unmasking, write_tables
 from quietbit.secagg.identity import Identity
 from quietbit.secagg.plan import SumPlan
-from quietbit.secagg.server import SumServer
+from quietbit.secagg.server import MaskedSum, SumServer
 
 DIMENSION = 11
 
@@ -48,20 +50,28 @@ class Room:
 
     def __init__(self, plan: SumPlan) -> None:
         self.plan, self.codes, self.server = plan, codes_for(plan), SumServer(plan)
+        self.proof: dict[int, bytes] = {}
         self.clients = {
             i: SumClient(plan, i, identity(i) if plan.active else None) for i in self.codes
         }
 
     def advertised(self) -> Room:
         self.published = {i: client.advertise() for i, client in self.clients.items()}
-        self.roster = self.server.advertise(self.published)
+        for i, advertised in self.published.items():
+            self.server.take_keys(i, advertised.to_bytes())
+        self.roster = self.server.roster()
         return self
 
-    def dealt(self) -> Room:
+    def dealt(self, between: Callable[[], None] = lambda: None) -> Room:
+        """Let clients deal their shares; ``between`` is called after each step."""
         self.advertised()
+        between()
         self.parts = {i: client.share(self.roster) for i, client in self.clients.items()}
-        self.inboxes = self.server.deal(self.parts)
-        self.u1 = self.server.dealers()
+        for i, dealt in self.parts.items():
+            self.server.take_shares(i, write_tables(self.plan, dealt))
+        self.inboxes = self.server.inboxes()
+        self.u1 = frozenset(self.inboxes)
+        between()
         return self
 
     def masked(self, senders: list[int] | None = None) -> Room:
@@ -73,15 +83,25 @@ class Room:
 
     def confirmed(self, senders: list[int] | None = None) -> Room:
         self.masked(senders)
-        self.signatures = {i: self.clients[i].confirm(self.u2) for i in sorted(self.u2)}
-        self.proof = self.server.confirm(self.signatures)
+        self.confirm()
         return self
 
-    def answers(self) -> dict[int, object]:
+    def confirm(self) -> None:
+        self.signatures = {i: self.clients[i].confirm(self.u2) for i in sorted(self.u2)}
+        for i, signature in self.signatures.items():
+            self.server.take_confirmation(i, signature)
+        self.proof = self.server.confirmed()
+
+    def answers(self) -> dict[int, Unmasking]:
         return {
             i: self.clients[i].unmask(self.u2, self.proof, self.server.masked(i))
             for i in sorted(self.u2)
         }
+
+    def finish(self, answers: dict[int, Unmasking]) -> MaskedSum:
+        for i, answer in answers.items():
+            self.server.take_unmasking(i, answer.to_bytes(self.plan))
+        return self.server.finish()
 
     def plain(self, numbers) -> np.ndarray:
         return sum(self.codes[i] for i in numbers)

@@ -7,14 +7,16 @@ from itertools import combinations_with_replacement
 
 import numpy as np
 import pytest
+from attrs import evolve
 
 pytest.importorskip("cryptography", reason="needs the all extra")
 
 from federation.secagg.kit import DIMENSION, Room, codes_for, identity, plan_of
+from quietbit.errors import InvalidParameter
 from quietbit.secagg.client import SumClient
-from quietbit.secagg.codec import Unmasking
+from quietbit.secagg.codec import Unmasking, write_tables
 from quietbit.secagg.keys import SHARE_SIZE
-from quietbit.secagg.plan import ProtocolError
+from quietbit.secagg.plan import DEALT_SIZE, ProtocolError
 from quietbit.secagg.server import SumServer, simulate_secure_sum
 from refusals import refuses
 
@@ -90,7 +92,7 @@ def test_a_client_gives_up_one_secret_of_each_and_answers_once(active: bool) -> 
     with pytest.raises(ProtocolError, match="lacks this one"):
         room.clients[3].unmask({1, 2, 4}, *told)
     with pytest.raises(ProtocolError, match="threshold"):
-        room.server.finish({1: answer})
+        room.finish({1: answer})
     with refuses("client", 1):
         room.server.receive(1, b"")
 
@@ -119,31 +121,22 @@ def test_a_client_that_is_put_away_between_steps_goes_on_where_it_was(active: bo
             for i, one in room.clients.items()
         }
 
-    published = {i: client.advertise() for i, client in room.clients.items()}
-    again()
-    roster = room.server.advertise(published)
-    inboxes = room.server.deal({i: client.share(roster) for i, client in room.clients.items()})
-    again()
+    room.dealt(again)
     with pytest.raises(ProtocolError, match="not the next"):
-        room.clients[1].share(roster)
+        room.clients[1].share(room.roster)
     before = [room.clients[i].to_bytes() for i in room.clients]
     for i in (1, 2, 3):
-        room.server.receive(
-            i, room.clients[i].mask(room.codes[i], room.server.dealers(), inboxes[i])
-        )
+        room.server.receive(i, room.clients[i].mask(room.codes[i], room.u1, room.inboxes[i]))
     after = [room.clients[i].to_bytes() for i in (1, 2, 3)]
     assert all(
         len(kept) < len(old) - 64 for kept, old in zip(after, before, strict=False)
     )  # the secrets are gone
     again()
-    u2, proof = room.server.arrived(), {}
+    room.u2 = room.server.arrived()
     if active:
-        signatures = {i: room.clients[i].confirm(u2) for i in u2}
+        room.confirm()
         again()
-        proof = room.server.confirm(signatures)
-    found = room.server.finish(
-        {i: room.clients[i].unmask(u2, proof, room.server.masked(i)) for i in u2}
-    )
+    found = room.finish(room.answers())
     assert (found.total == room.plain((1, 2, 3))).all()
     who = identity(1) if active else None
     for bad in (b"\0", after[0][:-1], after[0][:40], b"\xff" * 80):
@@ -181,12 +174,12 @@ def test_a_false_share_names_its_holder_and_the_sum_is_right_or_none() -> None:
             answers[liar] = Unmasking(answers[liar].pair_keys, seeds)
             cases += 1
             if answering == 5:
-                assert (room.server.finish(answers).total == room.plain(range(1, 6))).all()
+                assert (room.finish(answers).total == room.plain(range(1, 6))).all()
             else:
                 with pytest.raises(
                     ProtocolError, match=f"client {liar}: .* share of client {victim}"
                 ):
-                    room.server.finish(answers)
+                    room.finish(answers)
             assert room.server.liars == {
                 liar: f"it sent a share of client {victim}'s secret that it was not dealt"
             }
@@ -201,7 +194,7 @@ def test_a_dealer_that_shares_another_secret_is_named(kind: str) -> None:
     senders = [1, 2, 3, 4, 5] if kind == "seed" else [1, 3, 4, 5]
     room.confirmed(senders)
     with pytest.raises(ProtocolError, match="client 2"):
-        room.server.finish(room.answers())
+        room.finish(room.answers())
     assert set(room.server.liars) == {2}
 
 
@@ -231,19 +224,32 @@ def test_a_vector_that_is_not_masked_as_it_must_be_makes_no_sum() -> None:
             vector = room.plan.pack(2, values) + vector[room.plan.payload_size :]
         room.server.receive(i, vector)
     room.u2 = room.server.arrived()
-    room.proof = room.server.confirm({i: room.clients[i].confirm(room.u2) for i in room.u2})
+    room.confirm()
     with pytest.raises(ProtocolError, match="guard of the sum"):
-        room.server.finish(room.answers())
+        room.finish(room.answers())
 
 
 def test_advertisements_that_would_make_others_leave_are_refused_and_named() -> None:
-    room = Room(plan_of(5, 4, active=False))
-    published = {i: client.advertise() for i, client in room.clients.items()}
-    near = room.server.advertise({**published, 5: published[4]})
-    assert set(near) == {1, 2, 3, 4}
-    assert "advertised before" in room.server.liars[5]
+    plan = plan_of(5, 4, active=False)
+    server = SumServer(plan)
+    published = {i: SumClient(plan, i).advertise() for i in range(1, 6)}
+    for i in (1, 2, 3):
+        server.take_keys(i, published[i].to_bytes())
     with pytest.raises(ProtocolError, match="Only 3 clients published keys"):
-        SumServer(room.plan).advertise({i: published[i] for i in (1, 2, 3)})
+        server.roster()
+    twice = evolve(published[4], sealing=published[4].masking)
+    crooked = evolve(published[4], masking=bytes(32))
+    for bad in (published[3], twice, evolve(published[4], masking=published[1].sealing), crooked):
+        with pytest.raises(InvalidParameter, match="public key"):
+            server.take_keys(4, bad.to_bytes())
+    server.take_keys(4, published[4].to_bytes())
+    assert set(server.roster()) == {1, 2, 3, 4}
+    shares = {i: bytes(DEALT_SIZE) for i in (1, 2, 3, 4)}
+    for dealt in ({i: shares[i] for i in (1, 2)}, shares, {**shares, 5: shares[1]}):
+        with refuses("receivers of its shares"):
+            server.take_shares(4, write_tables(plan, dealt))
+    with refuses("client", 5):
+        server.take_shares(5, write_tables(plan, shares))
 
 
 def test_codes_out_of_range_are_refused_before_a_mask_is_made() -> None:
