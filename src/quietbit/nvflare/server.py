@@ -65,9 +65,8 @@ _LOCK = threading.RLock()
 @final
 @define(eq=False)
 class _Job:
-    """A job: its name, its requests, and the tasks that were sent, by NVFlare's id."""
+    """A job: its requests, and the tasks that were sent, by NVFlare's id."""
 
-    name: str
     exchanges: Exchanges
     tasks: dict[str, SentTask] = field(factory=dict)
     is_over: bool = False  # whether the workflows are, and clients are only told to end
@@ -169,7 +168,7 @@ class PrivateReceiver(Filter):  # type: ignore[misc]
         job.exchanges.close()
         report = job.exchanges.run.report()
         self.log_info(fl_ctx, f"\n{report}")
-        report.save(Path(fl_ctx.get_workspace().get_run_dir(job.name)) / self.report)
+        report.save(Path(fl_ctx.get_workspace().get_run_dir(fl_ctx.get_job_id())) / self.report)
         reason = report.unanswered()
         if reason is not None:
             self._panic(reason, fl_ctx)
@@ -236,8 +235,7 @@ class PrivateReceiver(Filter):  # type: ignore[misc]
         """Return the job of an engine; a new one says what to expect of it."""
         engine = fl_ctx.get_engine()
         if engine not in _JOBS:
-            name = str(fl_ctx.get_job_id())
-            number = number_of(name)
+            number = number_of(str(fl_ctx.get_job_id()))
             run = Run(
                 self._plan, number, self._say, self.parts, number_of, PROTECT, basis=self.basis
             )
@@ -246,7 +244,7 @@ class PrivateReceiver(Filter):  # type: ignore[misc]
             clients = len(engine.get_clients())
             planned = rounds if isinstance(rounds, int) else self._plan.releases
             run.forecast(asked=clients, nodes=clients, rounds=planned or 1)
-            job = _Job(name, Exchanges(run))
+            job = _Job(Exchanges(run))
             engine.get_clients = partial(job.clients, engine.get_clients)
             _JOBS[engine] = job
         return _JOBS[engine]
