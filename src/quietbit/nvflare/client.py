@@ -31,7 +31,6 @@ from nvflare.apis.filter import ContentBlockedException, Filter, FilterChainType
 from nvflare.apis.fl_constant import FilterKey, FLContextKey
 from nvflare.apis.fl_context import FLContext
 from nvflare.apis.shareable import ReservedHeaderKey, Shareable
-from nvflare.apis.utils.task_utils import get_filters
 from nvflare.app_common.logging.constants import is_log_streaming_allowed
 from nvflare.private.fed.simulator.simulator_app_runner import SimulatorClientRunManager
 from nvflare.private.privacy_manager import Scope
@@ -55,7 +54,7 @@ from quietbit.node.gate import Gate, LocalGate
 from quietbit.node.guard import AnswerTime
 from quietbit.node.policy import PolicyError, Simulation
 from quietbit.nvflare.patches import shut
-from quietbit.nvflare.task import DECIDED, TURN, Task, as_kind, kind_of, task_of
+from quietbit.nvflare.task import DECIDED, TURN, Task, as_kind, has_filter, kind_of, task_of
 from quietbit.target import Trust
 
 __all__ = ["TABLE", "PrivateUplink", "local_settings", "number_of"]
@@ -182,15 +181,14 @@ class PrivateUplink(Filter):  # type: ignore[misc]
 
     def _decide(self, shareable: Any, fl_ctx: FLContext) -> Task:
         """Accept and note a task, or decline it for a reason that tells nothing of the data."""
-        number = fl_ctx.get_prop(FLContextKey.TASK_ID)
         heads = {
             ReservedHeaderKey.TASK_NAME: fl_ctx.get_prop(FLContextKey.TASK_NAME),
-            ReservedHeaderKey.TASK_ID: number,
+            ReservedHeaderKey.TASK_ID: fl_ctx.get_prop(FLContextKey.TASK_ID),
         }
         cookies = shareable.get_cookie_jar() if isinstance(shareable, Shareable) else None
         if cookies:
             heads[ReservedHeaderKey.COOKIE_JAR] = deepcopy(cookies)
-        task = Task(str(number), heads)
+        task = Task(heads)
         gate: Gate | None = None
         try:
             gate, task.shows = self._gate(fl_ctx)
@@ -269,9 +267,8 @@ def _is_request(request: Any) -> bool:
 def _check_way_out(fl_ctx: FLContext) -> None:
     """Refuse a task whose result no filter of ours would see."""
     table = fl_ctx.get_prop(FLContextKey.RUNNER).task_result_filters
-    task_name = fl_ctx.get_prop(FLContextKey.TASK_NAME)
-    filters = get_filters(Scope.TASK_RESULT_FILTERS_NAME, fl_ctx, table, task_name, FilterKey.OUT)
-    if not any(isinstance(member, PrivateUplink) for member in filters):
+    chain = Scope.TASK_RESULT_FILTERS_NAME
+    if not has_filter(PrivateUplink, chain, table, FilterKey.OUT, fl_ctx):
         raise ContentBlockedException(f"quietbit: {TOO.format('result')}")
 
 

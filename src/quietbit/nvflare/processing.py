@@ -16,7 +16,7 @@ import traceback
 from collections.abc import Callable
 from copy import deepcopy
 from functools import cache, partial
-from typing import Any, NamedTuple
+from typing import Any
 
 from nvflare.apis.event_type import EventType
 from nvflare.apis.fl_constant import ReturnCode
@@ -39,29 +39,22 @@ CODES = {value for name, value in vars(ReturnCode).items() if name.isupper()}
 _ABORTS: list[str] = []  # why the trainer of this process gave up, since its last task
 
 
-class _Result(NamedTuple):
-    """A reply, and the task that it answers, if one was decided about."""
-
-    reply: Shareable
-    task: Task | None
-
-
 def process_task(process: Wrapped, task: Any, fl_ctx: FLContext) -> Shareable:
     """Process a task as the runner does, and return its one answer at its moment; raise nothing.
 
     In NVFlare's simulator, whose user may interrupt it, nothing is guarded.
     """
     try:
-        otherwise = _Result(make_reply(ReturnCode.EXECUTION_EXCEPTION), None)
-        outbox = Outbox(otherwise, _seal, restore_interrupt=False)
+        otherwise = make_reply(ReturnCode.EXECUTION_EXCEPTION)
+        outbox = Outbox(otherwise, partial(_seal, fl_ctx), restore_interrupt=False)
         work = partial(_run_task, process, task, fl_ctx)
         if not isinstance(fl_ctx.get_engine(), SimulatorClientRunManager):
             return _answered(outbox, work)
     except BaseException:  # before anything was asked or noted
         return make_reply(ReturnCode.EXECUTION_EXCEPTION)
     work(outbox)
-    _seal(outbox.reply)
-    return outbox.reply.reply
+    _seal(fl_ctx, outbox.reply)
+    return outbox.reply
 
 
 def sealed_result(result: Shareable, fl_ctx: FLContext) -> Shareable:
@@ -121,14 +114,14 @@ def hear_aborts() -> None:
     DataBus().subscribe([TOPIC_ABORT], lambda topic, reason, bus: _ABORTS.append(str(reason)))
 
 
-def _answered(outbox: Outbox[_Result], work: Callable[[Outbox[_Result]], None]) -> Shareable:
+def _answered(outbox: Outbox[Shareable], work: Callable[[Outbox[Shareable]], None]) -> Shareable:
     try:
-        return guarded(outbox, work).reply
+        return guarded(outbox, work)
     except BaseException:
-        return outbox.leaving.reply
+        return outbox.leaving
 
 
-def _run_task(process: Wrapped, task: Any, fl_ctx: FLContext, outbox: Outbox[_Result]) -> None:
+def _run_task(process: Wrapped, task: Any, fl_ctx: FLContext, outbox: Outbox[Shareable]) -> None:
     """Run a task in its own thread, and put its answer into the outbox.
 
     What is not done in time is abandoned; what it does later is not seen.
@@ -157,7 +150,7 @@ def _run_task(process: Wrapped, task: Any, fl_ctx: FLContext, outbox: Outbox[_Re
     decision = task_of(context)
     if decision is None:
         thread.join()
-        outbox.put(_Result(_code_of(results[0] if results else None), None))
+        outbox.put(_code_of(results[0] if results else None))
         return
     if decision.runs:
         if outbox.moment is None:
@@ -165,26 +158,26 @@ def _run_task(process: Wrapped, task: Any, fl_ctx: FLContext, outbox: Outbox[_Re
         decision.moment.run(thread.join)
     else:
         thread.join()
-    outbox.put(_Result(_reply_of(decision, decision.sealed()), decision))
+    outbox.put(_reply_of(decision, decision.sealed()))
     fl_ctx.set_job_is_unsafe(False)
 
 
 def _accept(
-    outbox: Outbox[_Result], fl_ctx: FLContext, decided: threading.Event, decision: Task
+    outbox: Outbox[Shareable], fl_ctx: FLContext, decided: threading.Event, decision: Task
 ) -> None:
     """Let the zero release leave at its moment, unless another is ready; then the app may begin."""
     for key, value in decision.props.items():
         fl_ctx.set_prop(key, value, private=True, sticky=False)
     if decision.runs:
-        reply = _reply_of(decision, decision.zero())
-        outbox.accept(decision.moment, _Result(reply, decision))
+        outbox.accept(decision.moment, _reply_of(decision, decision.zero()))
     decided.set()
 
 
-def _seal(result: _Result) -> None:
+def _seal(fl_ctx: FLContext, reply: Shareable) -> None:
     """Remember what leaves: the engine sends it later, after events of the job's components."""
-    if result.task is not None:
-        result.task.leaving = deepcopy(result.reply)
+    decision = task_of(fl_ctx)
+    if decision is not None:
+        decision.leaving = deepcopy(reply)
 
 
 def _reply_of(decision: Task, content: dict[str, Any]) -> Shareable:

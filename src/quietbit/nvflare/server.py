@@ -27,7 +27,6 @@ from nvflare.apis.filter import ContentBlockedException, Filter, FilterChainType
 from nvflare.apis.fl_constant import FilterKey, FLContextKey
 from nvflare.apis.fl_context import FLContext
 from nvflare.apis.shareable import ReservedHeaderKey, Shareable
-from nvflare.apis.utils.task_utils import get_filters
 from nvflare.app_common.abstract.model import ModelLearnableKey
 from nvflare.app_common.app_constant import AppConstants
 from nvflare.app_common.app_event_type import AppEventType
@@ -41,7 +40,7 @@ from quietbit.federation.layout import named_arrays
 from quietbit.federation.part import Model, Part
 from quietbit.federation.server import Run
 from quietbit.nvflare.client import local_settings, number_of
-from quietbit.nvflare.task import as_kind, kind_of
+from quietbit.nvflare.task import as_kind, has_filter, kind_of
 from quietbit.nvflare.transport import SentTask, peer_of, put_request, read_result, wire_size
 
 __all__ = ["PrivateReceiver"]
@@ -150,9 +149,9 @@ class PrivateReceiver(Filter):  # type: ignore[misc]
 
     def _check_covered(self, event_type: str, fl_ctx: FLContext) -> None:
         """End a job that sends a task past these filters; empty what is sent, or came for it."""
-        name = fl_ctx.get_prop(FLContextKey.TASK_NAME)
-        if _covers(fl_ctx, name):
+        if _covers(fl_ctx):
             return
+        name = fl_ctx.get_prop(FLContextKey.TASK_NAME)
         sends = event_type == EventType.BEFORE_TASK_DATA_FILTER
         message = fl_ctx.get_prop(FLContextKey.TASK_DATA if sends else FLContextKey.TASK_RESULT)
         for key in set(message) - {ReservedHeaderKey.HEADERS}:
@@ -273,18 +272,14 @@ class PrivateReceiver(Filter):  # type: ignore[misc]
         self.logger.log(level, "quietbit: %s", line)
 
 
-def _covers(fl_ctx: FLContext, task: str) -> bool:
-    """Return whether quietbit's filters stand before and after a task."""
+def _covers(fl_ctx: FLContext) -> bool:
+    """Return whether quietbit's filters stand before and after a context's task."""
     config = fl_ctx.get_prop(FLContextKey.RUNNER).config
     chains = (
         (Scope.TASK_DATA_FILTERS_NAME, config.task_data_filters, FilterKey.OUT),
         (Scope.TASK_RESULT_FILTERS_NAME, config.task_result_filters, FilterKey.IN),
     )
-    for name, table, direction in chains:
-        members = get_filters(name, fl_ctx, table, task, direction)
-        if not any(isinstance(member, PrivateReceiver) for member in members):
-            return False
-    return True
+    return all(has_filter(PrivateReceiver, *chain, fl_ctx) for chain in chains)
 
 
 def _averages(fl_ctx: FLContext) -> bool:

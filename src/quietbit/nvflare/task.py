@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from copy import deepcopy
 from functools import partial
 from typing import Any, final
@@ -23,6 +23,7 @@ from nvflare.apis.filter import ContentBlockedException
 from nvflare.apis.fl_constant import FLContextKey, ReturnCode
 from nvflare.apis.fl_context import FLContext
 from nvflare.apis.shareable import ReservedHeaderKey, Shareable
+from nvflare.apis.utils.task_utils import get_filters
 
 from quietbit._typing import FloatVector
 from quietbit.arrays import is_tensor
@@ -41,6 +42,7 @@ __all__ = [
     "TURN",
     "Task",
     "as_kind",
+    "has_filter",
     "kind_of",
     "task_of",
 ]
@@ -66,7 +68,6 @@ class Task:
     told why an app has no update.
     """
 
-    number: str
     heads: dict[str, Any]
     runs: bool = False
     turns: dict[str, Turn] = field(factory=dict)
@@ -83,8 +84,11 @@ class Task:
     @property
     def props(self) -> dict[str, Any]:
         """What a context must have for `task_of` to find this task."""
-        name = self.heads[ReservedHeaderKey.TASK_NAME]
-        return {TURN: self, FLContextKey.TASK_ID: self.number, FLContextKey.TASK_NAME: name}
+        return {
+            TURN: self,
+            FLContextKey.TASK_ID: self.heads[ReservedHeaderKey.TASK_ID],
+            FLContextKey.TASK_NAME: self.heads[ReservedHeaderKey.TASK_NAME],
+        }
 
     def add(self, key: str, turn: Turn) -> None:
         """Take an accepted request in; the first one fixes the answer's moment."""
@@ -107,9 +111,9 @@ class Task:
         """Return the one reply that leaves for this task; the same object passes a second time."""
         with self._lock:
             if self.reply is None:
-                reply = self._made(result)
-                self._content = deepcopy(_without_head(reply))
-                self.reply = reply
+                releases = partial(self._release_of, result)
+                self._content = self._written(releases, self._numbers(result))
+                self.reply = Shareable(deepcopy(self._content))
             elif result is not self.reply:
                 raise ContentBlockedException(
                     "quietbit: this task was answered, and what came after it is not sent."
@@ -120,33 +124,33 @@ class Task:
         """Return what was answered, as it was written; without an answer, that of a failed app."""
         with contextlib.suppress(ContentBlockedException):
             self.answer(None)
-        return deepcopy(self._content)
+        return self._content
 
     def zero(self) -> dict[str, Any]:
         """Return the content that leaves where no other is ready; it was computed beforehand."""
-        numbers = dict.fromkeys(self.names, 0.0)
-        if not self.turns:
-            return _without_head(self._of_numbers(numbers))
-        record = dict(self._refused)
-        for key, turn in self.turns.items():
-            if turn.zero is None:
-                record |= _refused(key, Refusal(Reason.NOTED))
-            else:
-                record |= _released(key, turn.zero)
-        return {RECORD: self._with_numbers(record, numbers)}
+        return self._written(_zero_of, dict.fromkeys(self.names, 0.0))
 
-    def _made(self, result: Any) -> Shareable:
+    def _written(
+        self, release_of: Callable[[str, Turn], dict[str, Any]], numbers: dict[str, float]
+    ) -> dict[str, Any]:
+        """Return a content: releases, why there are none, and the numbers that the owner names.
+
+        Numbers leave beside a release, or alone where none was asked for.
+        """
         if self.runs and not self.turns:
-            return self._of_numbers(self._numbers(result))
+            self.heads[ReservedHeaderKey.CONTENT_TYPE] = "DXO"
+            metrics = DXO(DataKind.METRICS, data=numbers).to_shareable()
+            return {key: metrics[key] for key in metrics if key != ReservedHeaderKey.HEADERS}
         record = dict(self._refused)
         for key, turn in self.turns.items():
-            record |= self._release_of(key, turn, result)
-        record = self._with_numbers(record, self._numbers(result))
+            record |= release_of(key, turn)
+        if numbers and record.keys() & {RELEASE, ANSWER}:
+            record["metrics"] = numbers
         if self.shows and self.crash:
             record[CRASHED] = self.crash[-MOST_TRACEBACK:]
-        return Shareable({RECORD: record})
+        return {RECORD: record}
 
-    def _release_of(self, key: str, turn: Turn, result: Any) -> dict[str, Any]:
+    def _release_of(self, result: Any, key: str, turn: Turn) -> dict[str, Any]:
         """Return the one release of an accepted request, or why it cannot be made."""
         crashes: list[BaseException] = []
         try:
@@ -162,16 +166,6 @@ class Task:
             return {}
         return named_numbers(partial(_tables, result), self.names)
 
-    def _of_numbers(self, numbers: dict[str, float]) -> Shareable:
-        self.heads[ReservedHeaderKey.CONTENT_TYPE] = "DXO"
-        return DXO(DataKind.METRICS, data=numbers).to_shareable()
-
-    def _with_numbers(self, record: dict[str, Any], numbers: dict[str, float]) -> dict[str, Any]:
-        """Return a record with the numbers that the owner lets out, beside a release alone."""
-        if numbers and record.keys() & {RELEASE, ANSWER}:
-            return {**record, "metrics": numbers}
-        return record
-
 
 def _released(key: str, release: bytes) -> dict[str, Any]:
     return {RELEASE if key == UPDATE else ANSWER: release}
@@ -183,16 +177,29 @@ def _refused(key: str, public: Refusal) -> dict[str, Any]:
     return record if key == UPDATE else {ANSWER: record}
 
 
-def _without_head(reply: Shareable) -> dict[str, Any]:
-    return {key: value for key, value in reply.items() if key != ReservedHeaderKey.HEADERS}
+def _zero_of(key: str, turn: Turn) -> dict[str, Any]:
+    """Return the release that was made of zero beforehand, or that it may have been made."""
+    if turn.zero is None:
+        return _refused(key, Refusal(Reason.NOTED))
+    return _released(key, turn.zero)
 
 
 def task_of(fl_ctx: FLContext) -> Task | None:
     """Return what was decided about the task of a context, if it was."""
     task = fl_ctx.get_prop(TURN)
-    if not isinstance(task, Task) or task.number != str(fl_ctx.get_prop(FLContextKey.TASK_ID)):
+    if not isinstance(task, Task):
         return None
-    return task
+    number = fl_ctx.get_prop(FLContextKey.TASK_ID)
+    return task if task.heads[ReservedHeaderKey.TASK_ID] == number else None
+
+
+def has_filter(
+    kind: type, chain: str, table: Mapping[str, Any], direction: str, fl_ctx: FLContext
+) -> bool:
+    """Return whether a filter of this kind stands in a chain of a context's task."""
+    name = fl_ctx.get_prop(FLContextKey.TASK_NAME)
+    members = get_filters(chain, fl_ctx, table, name, direction)
+    return any(isinstance(member, kind) for member in members)
 
 
 @final
