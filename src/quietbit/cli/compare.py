@@ -124,7 +124,7 @@ def _request(comparison: Comparison) -> str:
     unit = "all of a client's"
     if comparison.samples is not None:
         senders = "sites"
-        unit = f"one of the {comparison.samples.count:,} samples of a site, over all of its"
+        unit = f"one of the {comparison.samples:,} samples of a site, over all of its"
     return (
         f"{comparison.ball.dimension:,} parameters; epsilon {target.epsilon:g} at delta = "
         f"{target.delta:g} for {unit} {releases} ({target.adjacency.value} adjacency); "

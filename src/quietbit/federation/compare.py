@@ -87,29 +87,6 @@ class ComparisonRow:
 
 @final
 @dataclass(frozen=True, slots=True)
-class Samples:
-    """What a site does where its single samples are protected.
-
-    It has ``count`` samples, each in a batch with probability ``rate``. With ``local_steps`` a
-    release is the difference of models after that number of private steps; without, every step is
-    sent.
-    """
-
-    count: int
-    rate: float
-    local_steps: int | None
-
-    def keywords(self) -> dict[str, Any]:
-        """Return what `calibrate` takes; a step of length 1 makes the noise one in clips."""
-        keywords: dict[str, Any] = {"samples": self.count, "sampling_rate": self.rate}
-        if self.local_steps is not None:
-            keywords["local_steps"] = self.local_steps
-            keywords["local_rate"] = 1.0
-        return keywords
-
-
-@final
-@dataclass(frozen=True, slots=True)
 class Comparison:
     """The request as understood, and one row per way; `compare` has what the fields mean."""
 
@@ -119,7 +96,7 @@ class Comparison:
     cohort: int
     rounds: int
     min_honest_clients: int | None = None
-    samples: Samples | None = None
+    samples: int | None = None
     rows: tuple[ComparisonRow, ...] = ()
 
     def best(self, trust: Trust | str) -> ComparisonRow | None:
@@ -195,53 +172,6 @@ def compare(
     >>> best.name, best.expected.verdict.value
     ('vmvu', 'noisy')
     """
-    request = _request(
-        ball=_ball(model, norm),
-        target=Target(epsilon, delta, adjacency, unit=Unit(unit)).limited(),
-        clients=clients,
-        cohort=cohort,
-        rounds=rounds,
-        releases=releases,
-    )
-    sites = _samples(unit, samples, sampling_rate, local_steps)
-    ways = list(WAYS) if trust is None else [Trust(trust)]
-    if trust is not None:
-        names = ", ".join(way.value for way in WAYS)
-        require(ways[0] in WAYS, "trust", trust, f"one of {names}")
-    if min_honest_clients is not None:
-        check_int(min_honest_clients, "min_honest_clients", 2, request.cohort)
-    request = replace(request, min_honest_clients=min_honest_clients, samples=sites)
-    if sites is not None:
-        local = trust is None or ways == [Trust.LOCAL]
-        require(local, "trust", trust, "local where samples are protected")
-        ways = [Trust.LOCAL]
-    tell = report or _say_nothing
-    rows: list[ComparisonRow] = []
-    if sites is not None:
-        rows = _of_samples(request, sites, tell)
-    else:
-        for way in ways:
-            rows += WAYS[way](request, tell)
-    return replace(request, rows=tuple(rows))
-
-
-def _say_nothing(_fraction: float, _message: str) -> None:
-    """Report no progress."""
-
-
-def _request(
-    *,
-    ball: Ball,
-    target: Target,
-    clients: int | None,
-    cohort: int,
-    rounds: int | None,
-    releases: int | None,
-) -> Comparison:
-    """Return the schedule of a comparison without rows.
-
-    Where clients take turns, the target is that of the client that takes part most often.
-    """
     cohort = check_int(cohort, "cohort", 1)
     clients = check_int(cohort if clients is None else clients, "clients", 1)
     require(clients >= cohort, "clients", clients, f"at least {cohort}, the cohort")
@@ -251,11 +181,35 @@ def _request(
         raise InvalidParameter.of("rounds or releases", rule, (rounds, releases), remedy)
     if rounds is not None:
         rounds = check_int(rounds, "rounds", 1)
-        releases = -(-rounds * cohort // clients)  # rounded up
+        releases = -(-rounds * cohort // clients)  # rounded up: of the client with the most
     else:
         releases = check_int(releases, "releases", 1)
         rounds = max(1, clients * releases // cohort)
-    return Comparison(ball, evolve(target, releases=releases), clients, cohort, rounds)
+    target = Target(epsilon, delta, adjacency, unit=Unit(unit), releases=releases).limited()
+    if min_honest_clients is not None:
+        check_int(min_honest_clients, "min_honest_clients", 2, cohort)
+    ball = _ball(model, norm)
+    request = Comparison(ball, target, clients, cohort, rounds, min_honest_clients, samples)
+    tell = report or _say_nothing
+    ways = list(WAYS)
+    if trust is not None:
+        names = ", ".join(way.value for way in WAYS)
+        require(Trust(trust) in WAYS, "trust", trust, f"one of {names}")
+        ways = [Trust(trust)]
+    sites = {"samples": samples, "sampling_rate": sampling_rate, "local_steps": local_steps}
+    if target.unit is Unit.CLIENT:
+        for name, value in sites.items():
+            require(value is None, name, value, "left out unless unit is sample")
+        rows = [row for way in ways for row in WAYS[way](request, tell)]
+    else:
+        local = Trust.LOCAL in ways
+        require(local, "trust", trust, "local where samples are protected")
+        rows = _of_samples(request, _checked(sites), tell)
+    return replace(request, rows=tuple(rows))
+
+
+def _say_nothing(_fraction: float, _message: str) -> None:
+    """Report no progress."""
 
 
 def dimension_of(model: Any) -> int:
@@ -329,36 +283,30 @@ def _local(request: Comparison, tell: Report) -> list[ComparisonRow]:
     return rows
 
 
-def _samples(
-    unit: Unit | str, samples: int | None, sampling_rate: float | None, local_steps: int | None
-) -> Samples | None:
-    """Return what sites do where samples are protected; refuse their numbers where clients are."""
-    numbers = {"samples": samples, "sampling_rate": sampling_rate, "local_steps": local_steps}
-    if Unit(unit) is Unit.CLIENT:
-        for name, value in numbers.items():
-            require(value is None, name, value, "left out unless unit is sample")
-        return None
+def _checked(sites: dict[str, Any]) -> dict[str, Any]:
+    """Return what `calibrate` takes where samples are protected.
+
+    A step of length 1 makes the noise of local steps one in clips.
+    """
     remedy = "say about how many samples a site has"
-    require(samples is not None, "samples", samples, "given where samples are protected", remedy)
-    count = check_int(samples, "samples", 1)
-    rate = 1.0
-    if sampling_rate is not None:
-        rate = check_real(sampling_rate, "sampling_rate", at_most=1.0)
-    if local_steps is not None:
-        local_steps = check_int(local_steps, "local_steps", 1)
-    return Samples(count, rate, local_steps)
+    require(sites["samples"] is not None, "samples", None, "given for unit sample", remedy)
+    keywords = {"samples": check_int(sites["samples"], "samples", 1), "sampling_rate": 1.0}
+    if sites["sampling_rate"] is not None:
+        keywords["sampling_rate"] = check_real(sites["sampling_rate"], "sampling_rate", at_most=1)
+    if sites["local_steps"] is not None:
+        keywords["local_steps"] = check_int(sites["local_steps"], "local_steps", 1)
+        keywords["local_rate"] = 1.0
+    return keywords
 
 
-def _of_samples(request: Comparison, sites: Samples, tell: Report) -> list[ComparisonRow]:
+def _of_samples(request: Comparison, sites: dict[str, Any], tell: Report) -> list[ComparisonRow]:
     """Return a row per family that has a cost for a sample of a secret batch."""
     rows = []
     target = request.target
     for place, name in enumerate(OF_SAMPLES):
         tell(place / len(OF_SAMPLES), name)
         try:
-            calibration = calibrate(
-                name, ball=request.ball, **target.keywords(), **sites.keywords()
-            )
+            calibration = calibrate(name, ball=request.ball, **target.keywords(), **sites)
         except QuietbitError as error:
             rows.append(ComparisonRow(name, Trust.LOCAL, refusal=str(error)))
         else:
