@@ -43,25 +43,22 @@ def mechanism_of(
     if not plan.private:
         raise InvalidParameter.of("mechanism", "private to be built", plan.mechanism.name)
     ball = Ball(plan.mechanism.norm, dimension)
-    by_sample = plan.unit is Unit.SAMPLE
     samples = plan.find(Samples)
     if samples is not None and samples.dataset_size is not None:
         sizes = np.array([samples.dataset_size], dtype=np.int64)
-    if by_sample and sizes is None:
+    if samples is not None and sizes is None:
         raise InvalidParameter.of("sizes", "given where samples are protected", None)
     known = np.ones(1, dtype=np.int64)
     if sizes is not None:
         known = np.asarray(sizes, dtype=np.int64)
     if not plan.mechanism.calibrated:
-        if samples is not None and samples.dataset_size is not None:
-            expected = max(1, int(samples.dataset_size * cast(float, samples.sampling_rate)))
-            return site_release(
-                _given(plan, ball, expected), samples.dataset_size, **samples.options()
-            )
-        smallest = 1
-        if by_sample:
-            smallest = int(known.min())
-        return _given(plan, ball, smallest)
+        if samples is None:
+            return _given(plan, ball, 1)
+        smallest = int(known.min())
+        if samples.sampling_rate is None:
+            return _given(plan, ball, smallest)
+        expected = max(1, int(smallest * samples.sampling_rate))
+        return site_release(_given(plan, ball, expected), smallest, **samples.options())
     times = plan.releases
     if releases is not None:
         times = cast(Any, releases)
@@ -111,37 +108,28 @@ def _within(plan: Terms, sizes: Counts, counts: Counts) -> Callable[[Mechanism],
 
 def _calibrated(plan: Terms, aim: Target, ball: Ball, sizes: Counts, counts: Counts) -> Mechanism:
     """Return the mechanism calibrated to a budget."""
-    busiest = max(1, int(counts.max()))
     chosen = plan.mechanism
-    account = plan.account_of(sizes, counts)
-    if plan.summed_clients is not None:
-        return calibrate(
-            OF_SUMS,
-            ball=ball,
-            epsilon=aim.epsilon,
-            delta=aim.delta,
-            adjacency=plan.adjacency,
-            releases=busiest,
-            honest=plan.honest,
-            decoder=chosen.decoder,
-            rotate=chosen.rotate,
-            coordinates=chosen.coordinates,
-            account=account,
-        ).mechanism
+    name = chosen.name
+    options = chosen.used()
     samples = plan.find(Samples)
+    if plan.summed_clients is not None:
+        name = OF_SUMS
+        options = {"honest": plan.honest, "decoder": chosen.decoder, "rotate": chosen.rotate}
+    elif plan.trust is Trust.CENTRAL:
+        name = CENTRAL
+    elif samples is not None:
+        options |= {"samples": int(sizes.min()), **samples.options()}
     calibration = calibrate(
-        CENTRAL if plan.trust is Trust.CENTRAL else chosen.name,
+        name,
         ball=ball,
         epsilon=aim.epsilon,
         delta=aim.delta,
         adjacency=plan.adjacency,
-        releases=busiest,
-        account=account,
-        samples=None if samples is None else int(sizes.min()),
+        releases=max(1, int(counts.max())),
+        account=plan.account_of(sizes, counts),
         coordinates=chosen.coordinates,
         rows=SHARED if plan.shared_rows else chosen.rows,
-        **({} if samples is None or samples.dataset_size is None else samples.options()),
-        **chosen.used(),
+        **options,
     )
     if samples is not None and calibration.saturated:
         rule = f"above {chosen.beta or 1.0:g} to make use of epsilon {plan.epsilon:g}"
