@@ -2,13 +2,18 @@
 
 Idea     a client's own releases compose, so counts are enough to rebuild any client's ledger; the
          guarantee of the run is the largest over all clients. No randomness of who takes part is
-         counted on.
+         counted on. A server counts the nodes of an engine in one adaptive account, as nodes do
+         (`NodeCosts`); what parts count besides updates has an epsilon of its own, which was set
+         aside. A simulation knows its clients, their samples and its schedule beforehand
+         (`ClientCosts`).
 Source   Guo et al. (ICML 2023), section "Rényi DP and composition".
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, replace
 from typing import Any, TypeAlias, final
 
 import numpy as np
@@ -16,10 +21,15 @@ from attrs import define, field
 from numpy.typing import NDArray
 
 from quietbit.errors import require
+from quietbit.federation.messages import Node
+from quietbit.federation.part import Part
+from quietbit.federation.record import Counts, NodeReport
+from quietbit.federation.terms import Terms
+from quietbit.privacy.account import Account
 from quietbit.privacy.cost import Cost
 from quietbit.privacy.guarantee import Guarantee, shown_epsilon
 
-__all__ = ["ClientCosts", "spread"]
+__all__ = ["ClientCosts", "NodeCosts", "spread"]
 
 # The cost of one release: to a client (None), or to one of this many samples.
 _CostOf: TypeAlias = Callable[[int | None], Cost]
@@ -117,3 +127,60 @@ def spread(clients: Sequence[tuple[int, float]]) -> str:
 
 def _places(ordered: Any) -> list[Any]:
     return [ordered[place] for place in (0, len(ordered) // 2, len(ordered) - 1)]
+
+
+@final
+@define(eq=False)
+class NodeCosts:
+    """The costs of all nodes; ``update`` is that of one update, once the mechanism is known."""
+
+    plan: Terms
+    parts: tuple[Part, ...]
+    updates: Mapping[Node, Counts]
+    update: Cost = field(factory=Cost, init=False)
+
+    def worst(self) -> Guarantee:
+        """Return the guarantee of the most updates and the most other releases of any client."""
+        others = [_most(part.counts) for part in self.parts]
+        return replace(self._guarantee(_most(self.updates), *others), delta=self.plan.delta)
+
+    def nodes(self, *, guaranteed: bool) -> tuple[NodeReport, ...]:
+        """Return the counts of every node, numbered ones first; epsilons where ``guaranteed``."""
+        names = set(self.updates).union(*(part.counts for part in self.parts))
+        epsilons: dict[tuple[int, ...], float | None] = {}
+        nodes = []
+        for node in sorted(names, key=lambda name: (isinstance(name, str), name)):
+            counts = self.updates.get(node, Counts())
+            others = [part.counts.get(node, Counts()).releases for part in self.parts]
+            key = (counts.releases, *others)
+            if key not in epsilons:
+                epsilons[key] = self._guarantee(*key).epsilon_upper if guaranteed else None
+            entry = NodeReport(
+                node,
+                **asdict(counts),
+                releases=counts.releases,
+                epsilon_upper=epsilons[key],
+                evaluations=sum(others),
+            )
+            nodes.append(entry)
+        return tuple(nodes)
+
+    def _guarantee(self, updates: int, *others: int) -> Guarantee:
+        """Return what a node's updates, and its other releases by part, cost it."""
+        account = Account(self.plan.update_target, "adaptive")
+        if updates:
+            account = account.spend(self.update, updates)
+        guarantee = account.guarantee()
+        apart = 0.0
+        for part, releases in zip(self.parts, others, strict=True):
+            if releases:
+                apart += part.spends(releases)
+        if not apart:
+            return guarantee
+        total = math.nextafter(guarantee.epsilon_upper + apart, math.inf)
+        return replace(guarantee, epsilon_upper=total)
+
+
+def _most(counts: Mapping[Node, Counts]) -> int:
+    """Return the releases of the node with the most."""
+    return max((entry.releases for entry in counts.values()), default=0)

@@ -14,6 +14,7 @@ import math
 import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from enum import Enum
 from pathlib import Path
 from typing import Any, final
 
@@ -79,12 +80,13 @@ class Report:
         values: dict[str, Any] = {"format": FORMAT, "version": VERSION, **asdict(self)}
         for entry, known in zip(values["rounds"], self.rounds, strict=True):
             entry["reasons"] = known.sentences()
-            if not entry["records"]:
-                del entry["records"]
         values["run"] = str(self.run)
         values["settings"] = self.settings.to_run_config()
         values["nodes"] = [asdict(entry) | {"node": one_line(entry.node)} for entry in self.nodes]
-        values["guarantee"] = self._guarantee_json()
+        if self.guarantee is not None:
+            sentence = self.guarantee.sentence()
+            honest = self.settings.honest
+            values["guarantee"] |= {"min_honest_clients": honest, "sentence": sentence}
         values["uplink"] = self.uplink
         values["downlink"] = self.downlink
         plain: dict[str, Any] = _plain(values)
@@ -181,23 +183,11 @@ class Report:
             notes.append("skipped")
         return [note for note in notes if note]
 
-    def _guarantee_json(self) -> dict[str, Any] | None:
-        guarantee = self.guarantee
-        if guarantee is None:
-            return None
-        return {
-            "epsilon_upper": guarantee.epsilon_upper,
-            "delta": guarantee.delta,
-            "unit": guarantee.unit.value,
-            "adjacency": guarantee.adjacency.value,
-            "trust": guarantee.trust.value,
-            "min_honest_clients": self.settings.honest,
-            "sentence": guarantee.sentence(),
-        }
-
 
 def _plain(value: Any) -> Any:
     """Return what JSON has of a value: lists for tuples, and null for what is not finite."""
+    if isinstance(value, Enum):
+        return value.value
     if isinstance(value, dict):
         return {name: _plain(entry) for name, entry in value.items()}
     if isinstance(value, list | tuple):

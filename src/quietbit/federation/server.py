@@ -17,9 +17,8 @@ from typing import Any, TypeVar, final
 
 from quietbit.errors import QuietbitError, require
 from quietbit.federation.collectors import Collector, Plain, Singles
-from quietbit.federation.costs import spread
+from quietbit.federation.costs import NodeCosts, spread
 from quietbit.federation.messages import Asked, BatchFault, Node, Reply, pieces_of, request_record
-from quietbit.federation.node_costs import NodeCosts
 from quietbit.federation.outlook import outlook
 from quietbit.federation.part import (
     Aside,
