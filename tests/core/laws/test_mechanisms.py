@@ -166,19 +166,6 @@ def test_divergences_grow_with_the_order(mechanism: Any) -> None:
     assert all(a <= b * (1 + 1e-9) for a, b in pairwise(values))
 
 
-@pytest.mark.parametrize("adjacency", Adjacency)
-def test_repeating_is_composing(mechanism: Any, adjacency: Adjacency) -> None:
-    once = mechanism.privacy(adjacency)
-    composed = once
-    for _ in range(4):
-        composed = composed + mechanism.privacy(adjacency)
-    repeated = once * 5
-    for alpha in ORDERS:
-        assert repeated.rdp(alpha) == pytest.approx(composed.rdp(alpha), rel=1e-12)
-        assert repeated.rdp(alpha) == pytest.approx(5 * once.rdp(alpha), rel=1e-12)
-    assert repeated.epsilon(1e-6) == pytest.approx(composed.epsilon(1e-6), rel=1e-9)
-
-
 def test_moments_are_those_of_a_coordinate_in_the_ball(mechanism: Any) -> None:
     radius = 1.0
     means = [mechanism.expectation(value) for value in np.linspace(-radius, radius, 9)]

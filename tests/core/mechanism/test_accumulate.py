@@ -32,7 +32,7 @@ def many_codes(mechanism: Any, count: int) -> list[Any]:
 
 
 @pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("count", [1, 14, 15, 16, 37])
+@pytest.mark.parametrize("count", [1, 15, 37])
 def test_the_mean_is_the_mean_of_decoded_codes(name: str, count: int) -> None:
     mechanism = MECHANISMS[name]
     codes = many_codes(mechanism, count)

@@ -105,17 +105,6 @@ def test_every_payload_counts_once_whatever_it_holds() -> None:
     assert np.allclose(found, (2 * low + high) / 3, rtol=1e-15)
 
 
-def test_payloads_may_come_in_reused_buffers() -> None:
-    buffer = bytearray(len(GOOD[0]))
-
-    def stream() -> Any:
-        for payload in GOOD:
-            buffer[:] = payload
-            yield buffer
-
-    assert np.array_equal(UPLINK.receive(stream()), UPLINK.receive(GOOD))
-
-
 def test_waiting_payloads_do_not_grow_with_their_number() -> None:
     aggregator = UPLINK.aggregator()
     for payload in GOOD * 3:

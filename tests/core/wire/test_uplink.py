@@ -10,11 +10,10 @@ import numpy as np
 import pytest
 
 import quietbit
-from core.mechanism.makers import MECHANISMS, WIDTH, CountingWords, design, table, update
-from path import codes_of, decode, many, width
-from quietbit.errors import InvalidParameter, InvalidPayload
+from core.mechanism.makers import MECHANISMS, WIDTH, CountingWords, table, update
+from path import many, width
+from quietbit.errors import InvalidParameter
 from quietbit.kernel.rng import seeded_rng
-from quietbit.mechanism.abilities import SharedRows
 from quietbit.mechanism.additive import Gaussian
 from quietbit.mechanism.ball import Ball, Norm
 from quietbit.mechanism.interpolated import InterpolatedMVU
@@ -37,19 +36,6 @@ def test_a_payload_is_bytes_of_the_promised_size(mechanism: Any) -> None:
     assert len(payload) == -(-width(mechanism) * many(mechanism) // 8) + (
         64 if mechanism.layout.bits else 56
     )
-
-
-def test_the_mean_is_that_of_the_decoded_payloads(mechanism: Any) -> None:
-    uplink = Uplink(mechanism)
-    payloads = [uplink.send(update(mechanism.ball, seed)) for seed in range(17)]
-    decoded = [np.asarray(decode(mechanism, codes_of(data)), np.float64) for data in payloads]
-    expected = np.mean(decoded, axis=0).reshape(-1)
-    found = uplink.receive(iter(payloads))
-    assert found.dtype == np.float64
-    most = (
-        1e-6 if SharedRows.find(mechanism) else 1e-9
-    )  # shared rows are rotated back in single precision
-    assert np.abs(found - expected).max() <= most
 
 
 def test_threads_change_no_byte() -> None:
@@ -126,38 +112,9 @@ def test_a_structure_that_is_not_trainable_is_refused() -> None:
         Uplink(MECHANISMS["gaussian"], like=np.zeros(WIDTH, np.int64))
 
 
-def test_payloads_of_other_mechanisms_are_refused() -> None:
-    sent = {name: Uplink(found).send(update(found.ball)) for name, found in MECHANISMS.items()}
-    for name, found in MECHANISMS.items():
-        for other, payload in sent.items():
-            if other == name:
-                Uplink(found).receive([payload])
-            else:
-                with pytest.raises(InvalidPayload):
-                    Uplink(found).receive([payload])
-
-
 def test_a_repr_shows_no_update() -> None:
     mechanism = MECHANISMS["gaussian"]
     assert "123.456" not in repr(Uplink(mechanism, like=np.full(WIDTH, 123.456)))
-
-
-def test_many_payloads_average_to_the_clipped_update() -> None:
-    """Unbiased at zero, so the mean of n payloads of 4 bits is near the update.
-
-    Each of 67 coordinates deviates by at most 7 standard errors, which fails by chance with a
-    probability below 67 * 2.6e-12 < 1e-9 (normal approximation; symbols are bounded and n = 2,000),
-    plus the bias of the decoder, added by enumeration.
-    """
-    mechanism = InterpolatedMVU(design(2, 1, 3.0), Ball(Norm.L2, WIDTH), decoder="unbiased-at-zero")
-    uplink, rng, count = Uplink(mechanism), seeded_rng(11), 2000
-    vector = 4 * update(mechanism.ball, share=1.0)
-    found = uplink.receive(uplink.send(vector, rng) for _ in range(count))
-    clipped = mechanism.ball.clip(vector)
-    expected = np.array([mechanism.expectation(value) for value in clipped])
-    spread = np.sqrt([mechanism.variance(value) for value in clipped])
-    assert np.all(np.abs(found - expected) <= 7 * spread / np.sqrt(count))
-    assert np.any(np.abs(found + expected) > 7 * spread / np.sqrt(count)), "the test can fail"
 
 
 MEMORY = """
