@@ -11,19 +11,26 @@ from typing import Any
 import numpy as np
 import pytest
 
-from core.mechanism.makers import MECHANISMS, WIDTH, CountingWords, update
-from path import decode, encode, many, width
-from quietbit import Mechanism
+from core.mechanism.makers import LIBRARY, WIDTH, CountingWords, update
+from path import body, codes_of, decode, encode, many, width
+from quietbit import Mechanism, Trust, Unit, Uplink
 from quietbit.errors import InvalidParameter, InvalidPayload
 from quietbit.kernel.rng import secure_rng, seeded_rng
+from quietbit.kernel.select import select
+from quietbit.mechanism.abilities import SharedRows
+from quietbit.mechanism.projected import Projected
 from quietbit.mechanism.registry import build, canonical_text, describe, identity_of
 from quietbit.target import Adjacency
+from quietbit.wire.payload import Header, Payload
+from quietbit.wire.payload import build as framed
 from refusals import refuses
+
+KERNEL = select("cpu")
 
 ORDERS = (1.01, 1.5, 2.0, 7.3, 64.0, 900.0)
 
 
-@pytest.fixture(params=MECHANISMS.values(), ids=MECHANISMS.keys())
+@pytest.fixture(params=LIBRARY.values(), ids=LIBRARY.keys())
 def mechanism(request: pytest.FixtureRequest) -> Any:
     return request.param
 
@@ -189,3 +196,118 @@ def test_a_description_leads_back(mechanism: Any) -> None:
     assert again == mechanism
     assert canonical_text(again) == canonical_text(mechanism)
     assert identity_of(again) == identity_of(mechanism)
+
+
+def sampled(mechanism: Any, parts: list[Any], seed: int = 1, kernel: Any = KERNEL) -> Any:
+    data = framed(
+        Header.of(mechanism), lambda out: mechanism.write(parts, 1.0, seeded_rng(seed), kernel, out)
+    )
+    return codes_of(data)
+
+
+def test_parts_are_their_concatenation(mechanism: Any) -> None:
+    vector = update(mechanism.ball, share=0.6).astype(np.float32)
+    parts = [vector[:3], vector[3:3], vector[3:35].reshape(4, 8), vector[35:]]
+    assert np.array_equal(sampled(mechanism, parts), sampled(mechanism, [vector]))
+    mixed = [vector[:3].astype(np.float64), *parts[1:]]
+    assert np.array_equal(
+        sampled(mechanism, mixed), sampled(mechanism, [vector.astype(np.float64)])
+    )
+
+
+def test_bfloat16_is_read_from_its_bits(mechanism: Any) -> None:
+    vector = update(mechanism.ball, share=0.6).astype(np.float32)
+    bits = (vector.view(np.uint32) >> 16).astype(np.uint16)
+    cut = (bits.astype(np.uint32) << 16).view(np.float32)
+    assert np.array_equal(sampled(mechanism, [bits]), sampled(mechanism, [cut]))
+
+
+def test_a_long_update_is_clipped_with_all_its_parts_under_one_norm(mechanism: Any) -> None:
+    vector = update(mechanism.ball, share=0.9)
+    # Far outside: the clipped vector is (nearly) that of the ball's own clip, so for the same words
+    # hardly a code differs; without the joint norm the parts would be clipped apart, and nearly all
+    # floats differ.
+    found = sampled(mechanism, [50 * vector[:40], 50 * vector[40:]])
+    expected = encode(mechanism, mechanism.ball.clip(50 * vector), seeded_rng(1)).reshape(-1)
+    if mechanism.layout.bits == 32:
+        assert np.allclose(found.view(np.float32), expected.view(np.float32), rtol=1e-6)
+    else:
+        assert np.array_equal(found, expected)
+
+
+def many_codes(mechanism: Any, count: int) -> list[Any]:
+    rng = seeded_rng(5)
+    return [encode(mechanism, update(mechanism.ball, seed), rng) for seed in range(count)]
+
+
+@pytest.mark.parametrize("count", [1, 15, 37])
+def test_the_mean_is_the_mean_of_decoded_codes(mechanism: Any, count: int) -> None:
+    codes = many_codes(mechanism, count)
+    sums = mechanism.accumulator(KERNEL, 2**24)
+    sums.add([body(mechanism, code) for code in codes])
+    decoded = np.array(
+        [np.asarray(decode(mechanism, code), dtype=np.float64).reshape(-1) for code in codes]
+    )
+    expected = decoded.mean(axis=0)
+    found = sums.reader(count)(0, mechanism.ball.dimension)
+    assert found.shape == expected.shape
+    largest = sums.reach if mechanism.layout.bits == 32 else max(1.0, float(np.abs(expected).max()))
+    exact = 2.0**-36 * largest
+    if SharedRows.find(mechanism):
+        # Spread and rotated back in single precision, so that clients who replay a round get the
+        # same bits: a product and seven stages of sums (67 is padded to 128), each rounded by 2^-24
+        # of a number of about this size.
+        exact = 2.0**-21 * float(np.abs(decoded).max())
+    assert np.abs(found - expected).max() <= exact
+
+
+def test_neither_order_nor_grouping_matters(mechanism: Any) -> None:
+    bodies = [body(mechanism, code) for code in many_codes(mechanism, 20)]
+    together, apart = (mechanism.accumulator(KERNEL, 100) for _ in range(2))
+    together.add(bodies)
+    for found in reversed(bodies):
+        apart.add([found])
+    ends = 0, mechanism.ball.dimension
+    found, other = together.reader(20)(*ends), apart.reader(20)(*ends)
+    if isinstance(mechanism, Projected):  # sums of decoded numbers, not of codes
+        assert np.allclose(found, other, rtol=0, atol=2.0**-44)
+    else:
+        assert np.array_equal(found, other)
+
+
+def test_ranges_of_the_mean_are_parts_of_it(mechanism: Any) -> None:
+    sums = mechanism.accumulator(KERNEL, 100)
+    sums.add([body(mechanism, many_codes(mechanism, 1)[0])])
+    read = sums.reader(1)
+    assert np.array_equal(np.concatenate([read(0, 9), read(9, 67)]), read(0, 67))
+
+
+def test_an_update_is_scaled_to_the_clip_and_the_mean_from_it(mechanism: Any) -> None:
+    """Bit for bit at powers of two, with the same words."""
+    few, others = CountingWords(5), CountingWords(5)
+    vector = update(mechanism.ball, share=0.9)
+    plain, scaled = Uplink(mechanism), Uplink(mechanism, clip=4)
+    one, other = plain.send(vector, few), scaled.send(4 * vector, others)
+    assert few.draws == others.draws
+    assert np.array_equal(Payload.from_bytes(one).body, Payload.from_bytes(other).body)
+    factor = 1 if mechanism.unitless else 4
+    assert np.array_equal(scaled.receive([other]), factor * plain.receive([one]))
+
+
+def test_a_payload_of_one_clip_is_in_no_mean_of_another(mechanism: Any) -> None:
+    made = Uplink(mechanism, clip=0.5).send(update(mechanism.ball), seeded_rng(1))
+    for clip in (1.0, 0.25, np.nextafter(0.5, 1.0)):
+        with pytest.raises(InvalidPayload, match="another mechanism or clip"):
+            Uplink(mechanism, clip=clip).receive([made])
+
+
+def test_prices_wear_their_words_and_take_no_others(mechanism: Any) -> None:
+    """`cost` and `sample_cost` are bare: the base class checks what is asked for and says what a
+    price is of.
+    """
+    for adjacency in Adjacency:
+        asked = mechanism.privacy(adjacency.value)
+        assert (asked.adjacency, asked.unit, asked.trust) == (adjacency, Unit.CLIENT, Trust.LOCAL)
+        assert mechanism.cost(adjacency).adjacency is None
+    with refuses("adjacency", "neighbours"):
+        mechanism.privacy("neighbours")

@@ -93,6 +93,13 @@ MECHANISMS |= {
 }
 MECHANISMS["kept"] = Projected(InterpolatedMVU(design(), Ball(Norm.L2, 16)), ROUND)
 
+# Those of the library alone; the laboratory holds its own to the same laws.
+LIBRARY = {
+    name: mechanism
+    for name, mechanism in MECHANISMS.items()
+    if type(mechanism.core).__module__.startswith("quietbit.")
+}
+
 
 class CountingWords:
     """Seeded words that say how often they were drawn from."""

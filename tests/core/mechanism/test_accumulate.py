@@ -2,80 +2,28 @@
 
 from __future__ import annotations
 
-from typing import Any
+from fractions import Fraction
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from scipy.special import ndtri
 
-from core.mechanism.makers import MECHANISMS, update
-from path import body, decode, encode
+from core.laws import test_mechanisms as laws
+from core.mechanism.makers import MECHANISMS
+from path import body
 from quietbit.errors import InvalidPayload, Outlier
-from quietbit.kernel.rng import seeded_rng
 from quietbit.kernel.select import select
 from quietbit.mechanism import accumulate as module
 from quietbit.mechanism import additive
-from quietbit.mechanism.abilities import SharedRows
+from quietbit.mechanism.accumulate import FixedPoint
 from quietbit.mechanism.additive import Gaussian
 from quietbit.mechanism.ball import Ball, Norm
-from quietbit.mechanism.projected import Projected
 from quietbit_lab.baseline.noise import Laplace
 from refusals import refuses
 
 KERNEL = select("cpu")
-NAMES = list(MECHANISMS)
-
-
-def many_codes(mechanism: Any, count: int) -> list[Any]:
-    rng = seeded_rng(5)
-    return [encode(mechanism, update(mechanism.ball, seed), rng) for seed in range(count)]
-
-
-@pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("count", [1, 15, 37])
-def test_the_mean_is_the_mean_of_decoded_codes(name: str, count: int) -> None:
-    mechanism = MECHANISMS[name]
-    codes = many_codes(mechanism, count)
-    sums = mechanism.accumulator(KERNEL, 2**24)
-    sums.add([body(mechanism, code) for code in codes])
-    decoded = np.array(
-        [np.asarray(decode(mechanism, code), dtype=np.float64).reshape(-1) for code in codes]
-    )
-    expected = decoded.mean(axis=0)
-    found = sums.reader(count)(0, mechanism.ball.dimension)
-    assert found.shape == expected.shape
-    largest = sums.reach if mechanism.layout.bits == 32 else max(1.0, float(np.abs(expected).max()))
-    exact = 2.0**-36 * largest
-    if SharedRows.find(mechanism):
-        # Spread and rotated back in single precision, so that clients who replay a round get the
-        # same bits: a product and seven stages of sums (67 is padded to 128), each rounded by 2^-24
-        # of a number of about this size.
-        exact = 2.0**-21 * float(np.abs(decoded).max())
-    assert np.abs(found - expected).max() <= exact
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_neither_order_nor_grouping_matters(name: str) -> None:
-    mechanism = MECHANISMS[name]
-    bodies = [body(mechanism, code) for code in many_codes(mechanism, 20)]
-    together, apart = (mechanism.accumulator(KERNEL, 100) for _ in range(2))
-    together.add(bodies)
-    for found in reversed(bodies):
-        apart.add([found])
-    ends = 0, mechanism.ball.dimension
-    found, other = together.reader(20)(*ends), apart.reader(20)(*ends)
-    if isinstance(mechanism, Projected):  # sums of decoded numbers, not of codes
-        assert np.allclose(found, other, rtol=0, atol=2.0**-44)
-    else:
-        assert np.array_equal(found, other)
-
-
-def test_ranges_of_the_mean_are_parts_of_it() -> None:
-    for mechanism in MECHANISMS.values():
-        sums = mechanism.accumulator(KERNEL, 100)
-        sums.add([body(mechanism, many_codes(mechanism, 1)[0])])
-        read = sums.reader(1)
-        assert np.array_equal(np.concatenate([read(0, 9), read(9, 67)]), read(0, 67))
 
 
 def test_a_float_beyond_the_noise_is_refused() -> None:
@@ -107,4 +55,35 @@ def test_floats_that_32_bits_cannot_hold_are_refused_at_the_start() -> None:
 
 def test_floats_in_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "CHUNK", 10)
-    test_the_mean_is_the_mean_of_decoded_codes("gaussian", 3)
+    laws.test_the_mean_is_the_mean_of_decoded_codes(MECHANISMS["gaussian"], 3)
+
+
+@given(st.lists(st.floats(-900, 900), min_size=1, max_size=8), st.integers(1, 2**40))
+def test_sums_fit_and_rounding_is_as_stated(values: list[float], most: int) -> None:
+    alphabet = np.array(values)
+    if not np.abs(alphabet).max() > 1e-6:
+        return
+    fixed = FixedPoint.of(alphabet, most)
+    assert most * int(np.abs(fixed.table).max()) <= 2**62
+    for value, entry in zip(values, fixed.table.tolist(), strict=True):
+        unit = Fraction(1, 2**fixed.shift)
+        assert abs(Fraction(value) - entry * unit) <= unit / 2
+
+
+def test_the_mean_of_many_payloads() -> None:
+    alphabet = np.array([-0.7, 0.1, 0.4, 1.7])
+    codes = np.random.default_rng(0).integers(0, 4, size=(999, 50))
+    fixed = FixedPoint.of(alphabet, 1000)
+    total = fixed.table[codes].sum(axis=0)
+    np.testing.assert_allclose(fixed.mean(total, 999), alphabet[codes].mean(axis=0), atol=2.0**-45)
+
+
+def test_alphabets_that_are_none_are_refused() -> None:
+    with refuses("largest alphabet value"):
+        FixedPoint.of(np.array([np.nan, 1.0]), 10)
+    with refuses("largest alphabet value", 0.0):
+        FixedPoint.of(np.zeros(2), 10)
+    with refuses("most payloads", 0):
+        FixedPoint.of(np.ones(2), 0)
+    with refuses("payloads", 11):
+        FixedPoint.of(np.ones(2), 10).mean(np.zeros(3, np.int64), 11)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from core.mechanism.makers import MECHANISMS
-from quietbit import Adjacency, Gaussian, InvalidParameter, Trust, Unit
+from quietbit import Gaussian, InvalidParameter
 from quietbit.mechanism.abilities import Summable, summable
 from quietbit.mechanism.ball import Ball
 from quietbit.mechanism.base import Layout
@@ -22,20 +22,6 @@ def test_a_layout_of_codes_has_whole_bytes(bits: int, count: int, size: int) -> 
 def test_layouts_that_are_none_are_refused(bits: int, count: int) -> None:
     with pytest.raises(InvalidParameter):
         Layout.codes(bits, count)
-
-
-@pytest.mark.parametrize("name", MECHANISMS)
-def test_prices_wear_their_words_and_take_no_others(name: str) -> None:
-    """`cost` and `sample_cost` are bare: the base class checks what is asked for and says what a
-    price is of.
-    """
-    found = MECHANISMS[name]
-    for adjacency in Adjacency:
-        asked = found.privacy(adjacency.value)
-        assert (asked.adjacency, asked.unit, asked.trust) == (adjacency, Unit.CLIENT, Trust.LOCAL)
-        assert found.cost(adjacency).adjacency is None
-    with refuses("adjacency", "neighbours"):
-        found.privacy("neighbours")
 
 
 def test_sums_are_for_mechanisms_with_an_account_of_sums() -> None:

@@ -3,11 +3,17 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import numpy as np
 import pytest
 
+from core.laws.test_mechanisms import sampled
+from core.mechanism.makers import MECHANISMS, update
 from quietbit import Ball, Gaussian, Norm
+from quietbit.kernel.select import select
+from quietbit.mechanism import additive
 from quietbit.privacy.cost import Cost
 from quietbit.target import Adjacency
+from quietbit_lab.baseline.noise import Sign
 from refusals import refuses
 
 BALL = Ball(Norm.L2, 5)
@@ -34,3 +40,25 @@ def test_another_norm_is_refused() -> None:
         Gaussian(Ball(Norm.L1, 5), 1.0)
     with refuses("ball", "float"):
         Gaussian(3.0, 1.0)  # type: ignore[arg-type]
+
+
+KERNEL = select("cpu")
+
+
+@pytest.mark.parametrize("name", ["gaussian", "sign of gaussian", "laplace"])
+def test_chunks_change_nothing(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    mechanism = MECHANISMS[name]
+    vector = [update(mechanism.ball)]
+    whole = sampled(mechanism, vector)
+    monkeypatch.setattr(additive, "CHUNK", 16)
+    assert np.array_equal(sampled(mechanism, vector), whole)
+
+
+def test_noisy_values_are_those_of_a_vector_in_the_ball() -> None:
+    """With hardly any noise the floats show the clipped vector: its norm is at most the radius."""
+    ball = Ball(Norm.L2, 10)
+    vector = np.linspace(1.0, 2.0, 10)
+    noisy = sampled(Gaussian(ball, 1e-6), [vector]).view(np.float32)
+    assert np.allclose(noisy, vector / np.linalg.norm(vector), atol=1e-4)
+    signs = sampled(Sign(Gaussian(ball, 1e-6)), [vector * np.array([1, -1] * 5)])
+    assert signs.tolist() == [1, 0] * 5

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import quietbit
-from core.mechanism.makers import MECHANISMS, WIDTH, CountingWords, table, update
+from core.mechanism.makers import LIBRARY, MECHANISMS, WIDTH, CountingWords, table, update
 from path import many, width
 from quietbit.errors import InvalidParameter
 from quietbit.kernel.rng import seeded_rng
@@ -25,7 +25,7 @@ from refusals import refuses
 torch = pytest.importorskip("torch")
 
 
-@pytest.fixture(params=MECHANISMS.values(), ids=MECHANISMS.keys())
+@pytest.fixture(params=LIBRARY.values(), ids=LIBRARY.keys())
 def mechanism(request: pytest.FixtureRequest) -> Any:
     return request.param
 
