@@ -34,8 +34,8 @@ ENUMERATED: dict[str, Any] = {
     "rrsc": RotatingSimplex(ROUND, 2, 2.0, 2),
     "mmrc one bit": MinimalRandomCoding(ROUND, 1, 1.0, 0.4),
     "mmrc": MinimalRandomCoding(ROUND, 2, 2.0, 0.3),
-    "sqkr": SubsampledSigns(ROUND, 2.0, 2, level=2.5),
-    "cldp": SampledCoefficient(POINTED, 1.0, 1),
+    "sqkr": SubsampledSigns(ROUND, 2, 2.0, level=2.5),
+    "cldp": SampledCoefficient(POINTED, 1, 1.0),
     "dp-rec": RelativeEntropyCoding(ROUND, 2, 3.0, 0.5),
 }
 BITS = 64  # of the 128 that are looked at: weights are multiples of 2^-44

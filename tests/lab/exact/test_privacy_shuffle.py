@@ -76,13 +76,6 @@ def test_clones_dominate_every_shuffle(rows, crowds):
             assert float(exact) <= bound.delta_upper(crowd, share * local)
 
 
-def test_three_values_among_twelve():
-    """All inputs of the eleven others, at one epsilon."""
-    rows, local = response(3, 4), math.nextafter(math.log(4), 9)
-    exact = float(worst(rows, rows, 12, power_of_e(0.3)))
-    assert 0 < exact <= clones(local).delta_upper(12, 0.3)
-
-
 def test_a_crowd_overstated_is_found_out():
     """The same comparison with a crowd twice as large fails: the bound has no such room."""
     rows = [

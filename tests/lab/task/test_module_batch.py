@@ -176,18 +176,6 @@ def test_a_seeded_batch_is_repeated_and_no_round_or_run_shares_noise():
     assert len(seeds) == 4
 
 
-def test_a_run_that_diverges_says_so_and_leaves_the_others_alone():
-    settings = [chosen(mechanism="none", lr=lr) for lr in (1e30, 0.1)]
-    batch = ModuleBatch(problem(), settings)
-    batch.advance()
-    bad, good = batch.runs()
-    assert (bad.status, good.status) == ("diverged", "finished")
-    assert not bad.points
-    assert bad.rounds == 0  # none that counts
-    alone = simulate(problem(), settings[1].plan, settings[1].training)
-    np.testing.assert_allclose(good.parameters, alone.parameters, atol=2e-6)
-
-
 def test_a_model_that_is_not_finite_spoils_no_other():
     settings = [chosen(mechanism="none", lr=lr) for lr in (0.2, 0.1)]
     whole, spoilt = (ModuleBatch(problem(), settings) for _ in range(2))
@@ -198,29 +186,9 @@ def test_a_model_that_is_not_finite_spoils_no_other():
     np.testing.assert_array_equal(spoilt.runs()[1].parameters, whole.runs()[1].parameters)
 
 
-@pytest.mark.parametrize(
-    "given",
-    [
-        {"mechanism": "gaussian", "unit": "client"},
-    ],
-)
-def test_what_has_no_place_in_a_batch_is_refused(given):
-    with pytest.raises(quietbit.InvalidParameter):
-        ModuleBatch(problem(), [chosen(**given)])
-
-
-def test_a_run_ends_before_a_round_that_its_budget_forbids():
-    batch = ModuleBatch(
-        problem(), [chosen(mechanism="gaussian", noise_multiplier=1.0, epsilon=0.01)]
-    )
-    batch.advance()
-    (run,) = batch.runs()
-    assert (run.status, run.rounds, run.points) == ("target reached", 0, [])
-
-
-def test_different_walks_and_unknown_mechanisms_are_refused():
+def test_clients_as_units_and_unknown_mechanisms_are_refused():
     with refuses("settings of a batch"):
-        ModuleBatch(problem(), [chosen(mechanism="none"), chosen(mechanism="none", seed=4)])
+        ModuleBatch(problem(), [chosen(mechanism="gaussian", unit="client")])
     laplace = way_of(Laplace(quietbit.Ball("l1", 77), 0.5), 3)
     with refuses("mechanism", "laplace"):
         laplace.rows(torch.zeros((3, 77)), torch.Generator())

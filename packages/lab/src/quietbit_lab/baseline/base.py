@@ -1,9 +1,10 @@
 """What local baselines share: a ball, one account of the update, an unbiased decoder.
 
-Idea     `Baseline` holds what all of them have in common. `Directional` ones release a random
-         vector whose mean lies along the update, so two moments say all about their error;
-         `Numbered` ones send the number of one of 2^b public candidates, and differ in the
-         candidates and in how much likelier some of them are.
+Idea     `Baseline` clips, draws words and leaves it to `release` to make a body of both. `Floats`
+         send a vector as it is; `Coded` ones a public nonce and a number of b bits. `Directional`
+         ones release a random vector whose mean lies along the update, so two moments say all
+         about their error; `Numbered` ones send the number of one of 2^b public candidates, and
+         differ in the candidates and in how much likelier some of them are.
 Symbols  u: the update's direction; z: the vector released; t = <z, u>; m = E[t]: `gain`. z/m is
          unbiased, in clips, with a squared error of E[|z|^2]/m^2 - |x|^2 over all
          coordinates.
@@ -16,33 +17,35 @@ from abc import abstractmethod
 from collections.abc import Callable
 from typing import ClassVar
 
+import numpy as np
 from attrs import field, frozen
 
 from quietbit._typing import FloatVector
 from quietbit.errors import check_int, check_real
 from quietbit.kernel.base import Kernel
-from quietbit.kernel.rng import RandomBits
+from quietbit.kernel.rng import RandomBits, WordBlock
+from quietbit.mechanism.accumulate import of_floats
 from quietbit.mechanism.ball import Ball
 from quietbit.mechanism.base import Accumulator, Body, Error, Layout, Mechanism, Parts
 from quietbit.privacy.cost import Cost
 from quietbit.target import Adjacency
 from quietbit_lab.baseline.codebook import (
+    NONCE,
     clipped,
     direction_of,
     new_nonce,
-    numbered_layout,
-    put,
     sum_of_points,
 )
 from quietbit_lab.baseline.tilt import draw, tilt_cost
 
 __all__ = [
-    "DRAW_STREAM",
     "LEAST_EPSILON",
     "MOST_BITS",
     "MOST_EPSILON",
     "Baseline",
+    "Coded",
     "Directional",
+    "Floats",
     "Numbered",
     "checked_bits",
     "checked_cap",
@@ -84,6 +87,21 @@ class Baseline(Mechanism):
 
     ball: Ball
 
+    @property
+    @abstractmethod
+    def words(self) -> int:
+        """How many words a release draws."""
+
+    @abstractmethod
+    def release(self, inside: FloatVector, block: WordBlock) -> bytes:
+        """Return the body of a clipped update's release; ``block`` is all that it may draw."""
+
+    def write(self, update: Parts, clip: float, rng: RandomBits, kernel: Kernel, out: Body) -> None:
+        """Clip, draw the words and make the body."""
+        inside = clipped(self.ball, update, clip, rng, kernel)
+        body = self.release(inside, rng.draw(self.words))
+        out[:] = np.frombuffer(body, dtype=np.uint8)
+
     @abstractmethod
     def noise_at(self, value: float) -> float:
         """Return the variance of a decoded coordinate of this value."""
@@ -98,7 +116,75 @@ class Baseline(Mechanism):
 
 
 @frozen
-class Directional(Baseline):
+class Floats(Baseline):
+    """A mechanism that sends a vector of 32-bit floats, none larger than ``reach``."""
+
+    @property
+    @abstractmethod
+    def reach(self) -> float:
+        """The largest coordinate that is added up, in clips."""
+
+    @abstractmethod
+    def vector(self, inside: FloatVector, block: WordBlock) -> FloatVector:
+        """Return what is sent of a clipped update."""
+
+    @property
+    def words(self) -> int:
+        """One per coordinate, and at least two."""
+        return max(2, self.ball.dimension)
+
+    @property
+    def layout(self) -> Layout:
+        """One float per coordinate."""
+        return Layout.codes(32, self.ball.dimension)
+
+    def release(self, inside: FloatVector, block: WordBlock) -> bytes:
+        """Return the vector's floats."""
+        return self.vector(inside, block).astype("<f4").tobytes()
+
+    def accumulator(self, kernel: Kernel, max_payloads: int) -> Accumulator:
+        """Return an accumulator that sums floats as fixed-point numbers."""
+        return of_floats(self.reach, self.ball.dimension, max_payloads)
+
+
+@frozen
+class Tilted(Baseline):
+    """A mechanism whose output has a density between two ``levels`` against a public law."""
+
+    @property
+    @abstractmethod
+    def levels(self) -> tuple[float, float]:
+        """The least and the largest density that any update can lead to."""
+
+    def cost(self, adjacency: Adjacency) -> Cost:
+        """Return the curve of a density between two levels."""
+        return tilt_cost(*self.levels, adjacency)
+
+
+@frozen
+class Coded(Tilted):
+    """A mechanism that sends a public nonce and a number of ``bits`` bits."""
+
+    bits: int = field(converter=checked_bits)
+
+    @abstractmethod
+    def number(self, inside: FloatVector, nonce: bytes, block: WordBlock) -> int:
+        """Return the number that is sent of a clipped update."""
+
+    @property
+    def layout(self) -> Layout:
+        """A nonce and a number."""
+        return Layout.opaque(self.ball.dimension, NONCE + -(-self.bits // 8))
+
+    def release(self, inside: FloatVector, block: WordBlock) -> bytes:
+        """Return nonce and number."""
+        nonce = new_nonce(block)
+        number = self.number(inside, nonce, block)
+        return nonce + number.to_bytes(-(-self.bits // 8), "little")
+
+
+@frozen
+class Directional(Tilted):
     """A mechanism that releases a random vector along the update; ``moments``: E[t], E[t^2]."""
 
     @property
@@ -134,26 +220,16 @@ class Directional(Baseline):
 
 
 @frozen
-class Numbered(Directional):
+class Numbered(Coded, Directional):
     """A mechanism that sends a nonce and the number of one of its 2^``bits`` candidates."""
 
-    bits: int = field(converter=checked_bits)
     reach: ClassVar[float] = 1.0  # the largest coordinate of a candidate
+    words: ClassVar[int] = 2
 
     @property
     def candidates(self) -> int:
         """How many there are."""
         return 1 << self.bits
-
-    @property
-    def layout(self) -> Layout:
-        """A nonce and a number."""
-        return numbered_layout(self.ball.dimension, self.bits)
-
-    @property
-    @abstractmethod
-    def levels(self) -> tuple[float, float]:
-        """The least and the largest density that any update can lead to."""
 
     @abstractmethod
     def densities(self, direction: FloatVector, nonce: bytes) -> FloatVector:
@@ -163,16 +239,10 @@ class Numbered(Directional):
     def point(self, nonce: bytes, number: int) -> FloatVector:
         """Return the candidate of this number."""
 
-    def cost(self, adjacency: Adjacency) -> Cost:
-        """Return the curve of a density between two levels."""
-        return tilt_cost(*self.levels, adjacency)
-
-    def write(self, update: Parts, clip: float, rng: RandomBits, kernel: Kernel, out: Body) -> None:
-        """Draw a nonce, weigh the candidates that it expands to, and pick one."""
-        direction, share = direction_of(clipped(self.ball, update, clip, rng, kernel))
-        block = rng.draw(2)
-        nonce = new_nonce(block)
-        put(out, nonce, draw(self.densities(direction, nonce), share, block, DRAW_STREAM))
+    def number(self, inside: FloatVector, nonce: bytes, block: WordBlock) -> int:
+        """Weigh the candidates that the nonce expands to, and pick one."""
+        direction, share = direction_of(inside)
+        return draw(self.densities(direction, nonce), share, block, DRAW_STREAM)
 
     def accumulator(self, kernel: Kernel, max_payloads: int) -> Accumulator:
         """Sum candidates; the server expands the one that was picked."""

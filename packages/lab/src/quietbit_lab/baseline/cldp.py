@@ -64,5 +64,5 @@ class SampledCoefficient(SampledSigns):
 
 FAMILY = searched_family(
     "cldp",
-    lambda ball, loss, choices: SampledCoefficient(ball, loss, choices.bits or 1),
+    lambda ball, loss, choices: SampledCoefficient(ball, choices.bits or 1, loss),
 )

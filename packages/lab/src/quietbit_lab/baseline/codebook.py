@@ -23,7 +23,7 @@ from quietbit.kernel.base import Kernel
 from quietbit.kernel.normals import unit
 from quietbit.kernel.rng import RandomBits, WordBlock, check_rng
 from quietbit.mechanism.ball import Ball, Norm, clipped_pieces, usual_kernel
-from quietbit.mechanism.base import Accumulator, Body, Layout, Parts, Reader
+from quietbit.mechanism.base import Accumulator, Body, Parts, Reader
 
 __all__ = [
     "NONCE",
@@ -33,8 +33,6 @@ __all__ = [
     "clipped",
     "direction_of",
     "new_nonce",
-    "numbered_layout",
-    "put",
     "read",
     "sum_of_points",
 ]
@@ -57,11 +55,6 @@ def check_ball(ball: Ball, norm: Norm, kind: str, least: int = 1, most: int = 2*
     )
 
 
-def numbered_layout(dimension: int, bits: int) -> Layout:
-    """Return the layout of a nonce and a number of ``bits`` bits."""
-    return Layout.opaque(dimension, NONCE + -(-bits // 8))
-
-
 def clipped(ball: Ball, update: Parts, clip: float, rng: RandomBits, kernel: Kernel) -> FloatVector:
     """Return the clipped update, in clips; refuse bad input before a word is drawn."""
     check_rng(rng)
@@ -82,11 +75,6 @@ def new_nonce(block: WordBlock) -> bytes:
 def candidate(nonce: bytes, number: int, dimension: int) -> FloatVector:
     """Return the standard normals of candidate ``number``."""
     return usual_kernel().normals(nonce + number.to_bytes(8, "little"), dimension)
-
-
-def put(out: Body, nonce: bytes, number: int) -> None:
-    """Fill a body with nonce and number."""
-    out[:] = np.frombuffer(nonce + number.to_bytes(out.size - NONCE, "little"), dtype=np.uint8)
 
 
 def read(body: Body) -> tuple[bytes, int]:

@@ -28,22 +28,18 @@ import numpy as np
 from attrs import field, frozen
 from scipy.special import ndtri
 
+from quietbit._typing import FloatVector
 from quietbit.design.profile import Profile
-from quietbit.kernel.base import Kernel
-from quietbit.kernel.rng import RandomBits
+from quietbit.kernel.rng import WordBlock
 from quietbit.kernel.transform import padded_size
-from quietbit.mechanism.accumulate import of_floats
 from quietbit.mechanism.ball import Ball, Norm
-from quietbit.mechanism.base import Accumulator, Body, Layout, Parts
 from quietbit.mechanism.family import Choices
 from quietbit.mechanism.vector import VectorMVU
-from quietbit.privacy.cost import Cost
-from quietbit.target import Adjacency
-from quietbit_lab.baseline.base import Directional, checked_cap, checked_loss, likeliest
-from quietbit_lab.baseline.codebook import check_ball, clipped, direction_of
+from quietbit_lab.baseline.base import Directional, Floats, checked_cap, checked_loss, likeliest
+from quietbit_lab.baseline.codebook import check_ball, direction_of
 from quietbit_lab.baseline.noise import normal_noise
 from quietbit_lab.baseline.sphere import cap_moments, quantile
-from quietbit_lab.baseline.tilt import cap_levels, tilt_cost
+from quietbit_lab.baseline.tilt import cap_levels
 from quietbit_lab.baseline.tuned import TunedFamily, limit_gain
 
 __all__ = ["FAMILY", "FAMILY_G", "PrivUnit", "step_profile"]
@@ -55,7 +51,7 @@ LEAST_CAP = 1e-8
 
 @final
 @frozen
-class PrivUnit(Directional):
+class PrivUnit(Directional, Floats):
     """PrivUnit on an L2 ball, sent as 32-bit floats; ``cap`` is the cap's mass, up to 1/2."""
 
     design_epsilon: float = field(converter=checked_loss)
@@ -66,23 +62,26 @@ class PrivUnit(Directional):
         check_ball(self.ball, Norm.L2, "PrivUnit", 2)
 
     @property
-    def layout(self) -> Layout:
-        """One float per coordinate."""
-        return Layout.codes(32, self.ball.dimension)
-
-    @property
     def moments(self) -> tuple[float, float]:
         """Of the point sent."""
         return _moments(self.design_epsilon, self.cap, self.ball.dimension)
 
-    def write(self, update: Parts, clip: float, rng: RandomBits, kernel: Kernel, out: Body) -> None:
+    @property
+    def levels(self) -> tuple[float, float]:
+        """Off the cap, and on it."""
+        return cap_levels(self.cap, self.design_epsilon)
+
+    @property
+    def reach(self) -> float:
+        """Of a point of the sphere, decoded."""
+        return 1 / self.gain
+
+    def vector(self, inside: FloatVector, block: WordBlock) -> FloatVector:
         """Draw the inner product, inside or outside the cap, then an orthogonal direction."""
-        direction, share = direction_of(clipped(self.ball, update, clip, rng, kernel))
+        direction, share = direction_of(inside)
         size = direction.size
-        block = rng.draw(max(2, size))
         choose, place = ((block.uniform64(CAP_STREAM, 0, 2) >> np.uint64(11)) + 0.5) * 2.0**-53
-        chance = self.cap * (1 - share + share * cap_levels(self.cap, self.design_epsilon)[1])
-        if choose < chance:
+        if choose < self.cap * (1 - share + share * self.levels[1]):
             tail = self.cap * place
         else:
             tail = self.cap + (1 - self.cap) * place
@@ -90,16 +89,7 @@ class PrivUnit(Directional):
         across = normal_noise(block, 0, size)
         across -= (across @ direction) * direction
         across *= math.sqrt(max(0.0, 1 - along * along)) / math.sqrt(across @ across)
-        point = (along * direction + across) / self.gain
-        out[:] = point.astype("<f4").view(np.uint8)
-
-    def accumulator(self, kernel: Kernel, max_payloads: int) -> Accumulator:
-        """Return an accumulator that sums floats as fixed-point numbers."""
-        return of_floats(1 / self.gain, self.ball.dimension, max_payloads)
-
-    def cost(self, adjacency: Adjacency) -> Cost:
-        """Return the curve of a density with two levels."""
-        return tilt_cost(*cap_levels(self.cap, self.design_epsilon), adjacency)
+        return np.asarray((along * direction + across) / self.gain)
 
 
 @lru_cache(maxsize=4096)

@@ -24,14 +24,12 @@ from quietbit._typing import FloatVector
 from quietbit.errors import require
 from quietbit.kernel.base import Kernel
 from quietbit.kernel.expand import strata
-from quietbit.kernel.rng import RandomBits
+from quietbit.kernel.rng import WordBlock
 from quietbit.mechanism.ball import usual_kernel
-from quietbit.mechanism.base import Accumulator, Body, Layout, Parts
-from quietbit.privacy.cost import Cost
-from quietbit.target import Adjacency
-from quietbit_lab.baseline.base import Baseline, checked_bits, checked_loss, checked_seed
-from quietbit_lab.baseline.codebook import Expanded, clipped, new_nonce, numbered_layout, put
-from quietbit_lab.baseline.tilt import draw, subset_levels, tilt_cost
+from quietbit.mechanism.base import Accumulator
+from quietbit_lab.baseline.base import Coded, checked_loss, checked_seed
+from quietbit_lab.baseline.codebook import Expanded
+from quietbit_lab.baseline.tilt import draw, subset_levels
 
 __all__ = ["SampledSigns", "sign_gain"]
 
@@ -46,11 +44,10 @@ def sign_gain(bits: int, epsilon: float) -> float:
 
 
 @frozen
-class SampledSigns(Baseline):
+class SampledSigns(Coded):
     """``bits`` signs of coefficients by one randomised response of ``design_epsilon``."""
 
     design_epsilon: float = field(converter=checked_loss)
-    bits: int = field(converter=checked_bits)
     rotation_seed: int = field(default=0, converter=checked_seed)
 
     @property
@@ -83,26 +80,25 @@ class SampledSigns(Baseline):
         return self.spread / math.sqrt(self.length)
 
     @property
-    def layout(self) -> Layout:
-        """A nonce and the signs."""
-        return numbered_layout(self.ball.dimension, self.bits)
+    def levels(self) -> tuple[float, float]:
+        """Of the other symbols, and of the true one."""
+        return subset_levels(1 << self.bits, 1, self.design_epsilon)
 
-    def write(self, update: Parts, clip: float, rng: RandomBits, kernel: Kernel, out: Body) -> None:
-        """Round a few of the coefficients to signs, and send them by randomised response."""
-        coefficients = self.forth(clipped(self.ball, update, clip, rng, kernel))
-        block = rng.draw(max(2, self.bits))
-        nonce = new_nonce(block)
-        kept = np.clip(
-            coefficients[usual_kernel().rows(nonce, self.bits, self.length)] / self.reach, -1.0, 1.0
-        )
+    @property
+    def words(self) -> int:
+        """One per sign, and at least two."""
+        return max(2, self.bits)
+
+    def number(self, inside: FloatVector, nonce: bytes, block: WordBlock) -> int:
+        """Round a few of the coefficients to signs, and answer by randomised response."""
+        rows = usual_kernel().rows(nonce, self.bits, self.length)
+        kept = np.clip(self.forth(inside)[rows] / self.reach, -1.0, 1.0)
         uniform = (block.uniform64(ROUNDING_STREAM, 0, self.bits) >> np.uint64(11)) * 2.0**-53
-        true = int.from_bytes(
-            np.packbits(uniform < (1 + kept) / 2, bitorder="little").tobytes(), "little"
-        )
-        low, high = subset_levels(1 << self.bits, 1, self.design_epsilon)
+        signs = np.packbits(uniform < (1 + kept) / 2, bitorder="little")
+        low, high = self.levels
         densities = np.full(1 << self.bits, low)
-        densities[true] = high
-        put(out, nonce, draw(densities, 1.0, block, DRAW_STREAM))
+        densities[int.from_bytes(signs.tobytes(), "little")] = high
+        return draw(densities, 1.0, block, DRAW_STREAM)
 
     def accumulator(self, kernel: Kernel, max_payloads: int) -> Accumulator:
         """Sum signs at their rows, each times its stratum's width; transform back once per mean."""
@@ -121,10 +117,6 @@ class SampledSigns(Baseline):
         return Expanded(
             decode, bits, float(widths.max()), max_payloads, np.zeros(size, dtype=np.int64), finish
         )
-
-    def cost(self, adjacency: Adjacency) -> Cost:
-        """Return the curve of randomised response over 2^bits symbols."""
-        return tilt_cost(*subset_levels(1 << self.bits, 1, self.design_epsilon), adjacency)
 
     def noise_at(self, value: float) -> float:
         """Return the second moment less the squared value; other rows add as much on average."""

@@ -126,7 +126,7 @@ def _build(ball: Ball, loss: float, choices: Choices) -> SubsampledSigns:
         level = 1.9
     else:
         level = 2.5
-    return SubsampledSigns(ball, loss, choices.bits or best_bits(loss), level=level)
+    return SubsampledSigns(ball, choices.bits or best_bits(loss), loss, level=level)
 
 
 FAMILY = searched_family("sqkr", _build)

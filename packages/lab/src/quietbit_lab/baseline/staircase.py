@@ -28,17 +28,15 @@ from scipy.special import logsumexp
 
 from quietbit._typing import FloatVector
 from quietbit.errors import check_real, require
-from quietbit.kernel.base import Kernel
-from quietbit.kernel.rng import RandomBits
-from quietbit.mechanism.accumulate import of_floats
+from quietbit.kernel.rng import WordBlock
 from quietbit.mechanism.ball import Ball, Norm
-from quietbit.mechanism.base import Accumulator, Body, Layout, Mechanism, Parts
+from quietbit.mechanism.base import Mechanism
 from quietbit.mechanism.family import Choices, EpsilonOf, Family, largest_private
 from quietbit.privacy.cost import Cost
 from quietbit.privacy.rounding import round_up
 from quietbit.target import Adjacency, Target
-from quietbit_lab.baseline.base import Baseline, least
-from quietbit_lab.baseline.codebook import check_ball, clipped
+from quietbit_lab.baseline.base import Floats, least
+from quietbit_lab.baseline.codebook import check_ball
 from quietbit_lab.baseline.noise import laplace_noise
 
 __all__ = ["FAMILY", "Staircase", "best_gamma"]
@@ -66,7 +64,7 @@ def _gamma(value: float) -> float:
 
 @final
 @frozen
-class Staircase(Baseline):
+class Staircase(Floats):
     """Staircase noise on updates in an L1 ball, sent as 32-bit floats.
 
     ``design_epsilon`` is the cost of moving by ``width`` clips: 2 for replace-one neighbours, 1 for
@@ -90,15 +88,14 @@ class Staircase(Baseline):
         )
 
     @property
-    def layout(self) -> Layout:
-        """One float per coordinate."""
-        return Layout.codes(32, self.ball.dimension)
+    def reach(self) -> float:
+        """The clip and the outermost ring."""
+        edges = _cumulated(self.design_epsilon, self.gamma, self.ball.dimension)[1]
+        return 1 + float(edges[-1]) * self.width
 
-    def write(self, update: Parts, clip: float, rng: RandomBits, kernel: Kernel, out: Body) -> None:
+    def vector(self, inside: FloatVector, block: WordBlock) -> FloatVector:
         """Draw a ring, a radius inside it, and a direction that is uniform on the L1 sphere."""
-        inside = clipped(self.ball, update, clip, rng, kernel)
         size = inside.size
-        block = rng.draw(max(2, size))
         choose, place = ((block.uniform64(RING_STREAM, 0, 2) >> np.uint64(11)) + 0.5) * 2.0**-53
         ends, edges = _cumulated(self.design_epsilon, self.gamma, size)
         ring = min(int(np.searchsorted(ends, choose * ends[-1], side="right")), ends.size - 1)
@@ -108,12 +105,7 @@ class Staircase(Baseline):
         radius = high * float(share + (1 - share) * place) ** (1 / size)
         noise = laplace_noise(block, 0, size)
         noise *= radius * self.width / np.abs(noise).sum()
-        out[:] = (inside + noise).astype("<f4").view(np.uint8)
-
-    def accumulator(self, kernel: Kernel, max_payloads: int) -> Accumulator:
-        """Return an accumulator that sums floats as fixed-point numbers."""
-        reach = float(_cumulated(self.design_epsilon, self.gamma, self.ball.dimension)[1][-1])
-        return of_floats(1 + reach * self.width, self.ball.dimension, max_payloads)
+        return np.asarray(inside + noise)
 
     def cost(self, adjacency: Adjacency) -> Cost:
         """Return as many epsilons as there are steps between neighbours."""
