@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import math
 import multiprocessing
 import os
 import signal
 import time
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
@@ -26,7 +27,17 @@ from quietbit_lab.experiment.grid import Job, Sweep
 from quietbit_lab.experiment.lines import append_line, only_writer, read_lines
 from quietbit_lab.experiment.record import modern, run_record
 
-__all__ = ["RESULTS", "OnResult", "append_result", "finished", "pending", "run_job", "run_sweep"]
+__all__ = [
+    "RESULTS",
+    "MakeProblem",
+    "OnResult",
+    "finished",
+    "pending",
+    "problem_key",
+    "run_job",
+    "run_sweep",
+    "write_results",
+]
 
 RESULTS = "results.jsonl"
 MakeProblem: TypeAlias = Callable[
@@ -73,23 +84,46 @@ def run_sweep(
     ``minutes`` no further result is waited for.
     """
     count = check_int(workers, "workers", 1, 1024)
-    if minutes is None:
-        until = None
-    else:
+
+    def results(todo: list[Job], is_late: Callable[[], bool]) -> Iterator[dict[str, Any]]:
+        with contextlib.closing(_results(todo, make_problem, count)) as computed:
+            for result in computed:
+                yield result
+                if is_late():
+                    return
+
+    return write_results(sweep, folder, results, resume, minutes, on_result)
+
+
+def write_results(
+    sweep: Sweep,
+    folder: Path,
+    results: Callable[[list[Job], Callable[[], bool]], Iterator[dict[str, Any]]],
+    resume: bool,
+    minutes: float | None,
+    on_result: OnResult | None,
+) -> int:
+    """Append what ``results`` computes of the jobs without a result; return how many.
+
+    It is told how to find out whether the time is up.
+    """
+    until = math.inf
+    if minutes is not None:
         until = time.monotonic() + 60 * check_real(minutes, "minutes")
+    if sweep.race is not None:
+        use = {"chooses": True}  # runs that only choose say so
+    else:
+        use = {}
+    count = len(sweep.jobs)
+    ran = 0
     with only_writer(folder):
         todo = pending(sweep, folder, resume)
-        ran = 0
-        all_of_them = len(sweep.jobs)
-        with contextlib.closing(_results(todo, make_problem, count)) as results:
-            for result in results:
-                append_result(sweep, folder, result)
-                ran += 1
-                if on_result is not None:
-                    on_result(all_of_them - len(todo) + ran, all_of_them, result)
-                if until is not None and time.monotonic() >= until:
-                    break
-        return ran
+        for result in results(todo, lambda: time.monotonic() >= until):
+            append_line(folder / RESULTS, {"sweep": sweep.name, **use, **result})
+            ran += 1
+            if on_result is not None:
+                on_result(count - len(todo) + ran, count, result)
+    return ran
 
 
 def pending(sweep: Sweep, folder: Path, resume: bool) -> list[Job]:
@@ -102,20 +136,15 @@ def pending(sweep: Sweep, folder: Path, resume: bool) -> list[Job]:
     return [job for job in sweep.jobs if job.identity not in done]
 
 
-def append_result(sweep: Sweep, folder: Path, result: dict[str, Any]) -> None:
-    """One more line of results, on disk when this returns; it says where the run only chooses."""
-    if sweep.race is not None:
-        use = {"chooses": True}
-    else:
-        use = {}
-    append_line(folder / RESULTS, {"sweep": sweep.name, **use, **result})
+def problem_key(job: Job) -> str:
+    """Return a key equal for jobs with one problem; clients of several examples follow the seed."""
+    seed = job.setting.seed if job.task.get("samples", 1) != 1 else 0
+    return repr((sorted(job.task.items()), seed))
 
 
 def run_job(job: Job, make_problem: MakeProblem, *, fresh: bool = False) -> dict[str, Any]:
     """Run one job in this process; problems are made once for each task, unless ``fresh``."""
-    key = repr(
-        (sorted(job.task.items()), job.setting.seed if job.task.get("samples", 1) != 1 else 0)
-    )
+    key = problem_key(job)
     if fresh or key not in _problems:
         problem = make_problem(job.task, job.setting.seed)
         if not fresh:

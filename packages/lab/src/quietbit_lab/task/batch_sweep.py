@@ -14,24 +14,29 @@ from __future__ import annotations
 import json
 import time
 import zipfile
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, TypeAlias, final
+from typing import Any, final
 
 import numpy as np
 
 from quietbit._files import write_json, write_whole
-from quietbit.errors import InvalidParameter, QuietbitError, check_real, require_module
+from quietbit.errors import InvalidParameter, QuietbitError, require_module
 from quietbit.federation.simulate.loop import Point, Run
 from quietbit.federation.simulate.problem import Problem, Score
 from quietbit.privacy.guarantee import Guarantee
 from quietbit.target import Adjacency, Trust, Unit
 from quietbit_lab.cohort.means import way_of
 from quietbit_lab.experiment.grid import Job, Race, Sweep
-from quietbit_lab.experiment.lines import only_writer
 from quietbit_lab.experiment.record import run_record
-from quietbit_lab.experiment.sweep import OnResult, append_result, pending, run_job
+from quietbit_lab.experiment.sweep import (
+    MakeProblem,
+    OnResult,
+    problem_key,
+    run_job,
+    write_results,
+)
 from quietbit_lab.task.batch import Batch, Lane, Models, mechanism_of, shared_walk
 from quietbit_lab.task.linear import LinearSoftmax
 from quietbit_lab.task.linear_device import DeviceProblem, fits_together, open_device
@@ -49,7 +54,6 @@ __all__ = [
     "save",
 ]
 
-MakeProblem: TypeAlias = Callable[[Mapping[str, Any], int], Problem]
 BATCH = "batch.json"
 CHECKPOINT = "batch.npz"
 VERSION = 3  # of checkpoints
@@ -76,28 +80,17 @@ def run_batches(
     After ``minutes`` the run stops; what is finished is kept, and the batch under way continues
     with ``resume``.
     """
-    if minutes is None:
-        until = None
-    else:
-        until = time.monotonic() + 60 * check_real(minutes, "minutes")
-    ran = 0
-    count = len(sweep.jobs)
-    with only_writer(folder):
-        todo = pending(sweep, folder, resume)
+
+    def results(todo: list[Job], is_late: Callable[[], bool]) -> Iterator[dict[str, Any]]:
         for batch in _batches(todo, folder, together):
-            if until is not None and time.monotonic() >= until:
-                break
-            results = together.train(batch, folder, until)
-            if results is None:
-                break
-            for result in results:
-                append_result(sweep, folder, result)
-                ran += 1
-                if on_result is not None:
-                    on_result(count - len(todo) + ran, count, result)
+            trained = None if is_late() else together.train(batch, folder, is_late)
+            if trained is None:
+                return
+            yield from trained
             for name in (BATCH, CHECKPOINT):
                 (folder / name).unlink(missing_ok=True)
-    return ran
+
+    return write_results(sweep, folder, results, resume, minutes, on_result)
 
 
 def _batches(todo: list[Job], folder: Path, together: BatchTogether) -> list[list[Job]]:
@@ -194,7 +187,7 @@ class BatchTogether:
         return max(1, TOGETHER[self._device.type] // problem.dimension)
 
     def train(
-        self, jobs: Sequence[Job], folder: Path, until: float | None
+        self, jobs: Sequence[Job], folder: Path, is_late: Callable[[], bool]
     ) -> list[dict[str, Any]] | None:
         """Return the results of a batch; None, with a checkpoint, if the time is up first."""
         if self.walk(jobs[0]) is None:
@@ -215,13 +208,12 @@ class BatchTogether:
 
         def watch(number: int, points: Any) -> bool:
             nonlocal saved_at
-            now = time.monotonic()
             self.note(
                 f"{len(batch.alive)} of {len(jobs)} runs at round {number:,} of {batch.rounds:,}"
             )
-            if until is not None and now >= until:
+            if is_late():
                 return False
-            if now - saved_at >= KEPT_EVERY and not batch.done:
+            if time.monotonic() - saved_at >= KEPT_EVERY and not batch.done:
                 save(batch, checkpoint)
                 saved_at = time.monotonic()
             return True
@@ -241,10 +233,8 @@ class BatchTogether:
         return run_job(job, lambda task, seed: self.problem(job))
 
     def problem(self, job: Job) -> Problem:
-        """Return the problem of a job, made once; clients of several examples follow its seed."""
-        key = repr(
-            (sorted(job.task.items()), job.setting.seed if job.task.get("samples", 1) != 1 else 0)
-        )
+        """Return the problem of a job, made once."""
+        key = problem_key(job)
         if key not in self._problems:
             self._problems[key] = self.make_problem(job.task, job.setting.seed)
         return self._problems[key]
