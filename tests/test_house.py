@@ -30,6 +30,7 @@ def modules() -> dict[str, Path]:
     return found
 
 
+@cache
 def imported(path: Path) -> list[tuple[str, str]]:
     """Return the modules of ours that a file imports, each with a name that it takes from it."""
     found = []

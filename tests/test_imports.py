@@ -110,25 +110,20 @@ def test_nobody_asks_which_mechanism_it_has():
     """Mechanisms answer by methods; `Mechanism` itself may be asked for, of what a stranger
     hands over.
     """
-    trees = {path: ast.parse(path.read_text(encoding="utf-8")) for path in FILES}
+    nodes = {path: [*ast.walk(ast.parse(path.read_text(encoding="utf-8")))] for path in FILES}
+    bases = {
+        node.name: {ast.unparse(base) for base in node.bases}
+        for of_file in nodes.values()
+        for node in of_file
+        if isinstance(node, ast.ClassDef)
+    }
     kinds, found = {"Mechanism"}, []
     for _ in range(4):  # subclasses of subclasses
-        classes = (
-            node
-            for tree in trees.values()
-            for node in ast.walk(tree)
-            if isinstance(node, ast.ClassDef)
-        )
-        kinds |= {one.name for one in classes if {ast.unparse(base) for base in one.bases} & kinds}
+        kinds |= {name for name, parents in bases.items() if parents & kinds}
     assert {"InterpolatedMVU", "Projected", "LocalSteps"} <= kinds
-    for path, tree in trees.items():
-        calls = (
-            node
-            for node in ast.walk(tree)
-            if isinstance(node, ast.Call) and ast.unparse(node.func) == "isinstance"
-        )
-        asked = {
-            name for call in calls for name in ast.walk(call.args[1]) if isinstance(name, ast.Name)
-        }
-        found += [f"{path.name}: {name.id}" for name in asked if name.id in kinds - {"Mechanism"}]
+    for path, of_file in nodes.items():
+        for node in of_file:
+            if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "isinstance":
+                asked = {name.id for name in ast.walk(node.args[1]) if isinstance(name, ast.Name)}
+                found += [f"{path.name}: {name}" for name in asked & (kinds - {"Mechanism"})]
     assert found == []

@@ -11,6 +11,7 @@ import pytest
 import quietbit
 from cli.kit import assert_refused, shell
 from quietbit_lab.cli import demo_training
+from quietbit_lab.cli.demo import DESIGNS
 
 
 @pytest.mark.slow
@@ -24,6 +25,8 @@ def test_leaves_a_report_runs_designs_and_pictures(capsys, tmp_path, monkeypatch
     monkeypatch.setattr(demo_training, "LINES", tuple(small))
     monkeypatch.setattr("quietbit_lab.cli.demo.LINES", tuple(small))
     monkeypatch.setattr(demo_training, "EPSILONS", epsilons)
+    monkeypatch.setattr("quietbit_lab.cli.demo.FIGURE_LEVELS", (2, 8))  # what is shipped
+    monkeypatch.setattr("quietbit_lab.cli.demo.DESIGNS", DESIGNS[:2])
     trainings = 3 * len(epsilons) + 1
     out = tmp_path / "out"
     result = shell(capsys, "demo", "--out", out)
@@ -42,7 +45,7 @@ def test_leaves_a_report_runs_designs_and_pictures(capsys, tmp_path, monkeypatch
     assert "secure-aggregation trust" in result.out
     assert "local trust" in result.out
     designs = sorted(out.glob("*.json"))
-    assert len(designs) == 3
+    assert len(designs) == 2
     for path in designs:
         assert quietbit.certify(quietbit.Design.load(path)).meets_spec
         assert path.with_suffix(".png").exists()

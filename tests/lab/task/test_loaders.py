@@ -1,8 +1,10 @@
 import shutil
+from functools import cache
 
 import numpy as np
 import pytest
 
+from quietbit_lab.task import images
 from quietbit_lab.task.dataset import DamagedData, MissingData
 from quietbit_lab.task.images import load_cifar10, load_femnist, load_mnist
 
@@ -25,7 +27,8 @@ def test_cifar10(shared_data):
     assert dataset.train.labels[:5].tolist() == [6, 9, 9, 4, 1]
 
 
-def test_femnist_splits_by_writer(shared_data):
+def test_femnist_splits_by_writer(shared_data, monkeypatch):
+    monkeypatch.setattr(images, "load_packed", cache(images.load_packed))  # for seconds each time
     dataset = load_femnist(shared_data)
     assert dataset.train.count + dataset.test.count == 97668
     assert np.unique(dataset.writers).size == 1372 - 137
