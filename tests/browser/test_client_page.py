@@ -42,17 +42,17 @@ def demo():
     return module
 
 
-def simulated(demo, rounds):
+def simulated(demo):
     """The same run, all clients in Python."""
-    run = demo.Run(tabs=0, rounds=rounds)
-    while run.round < rounds:
+    run = demo.Run(tabs=0, rounds=demo.ROUNDS)
+    while run.round < demo.ROUNDS:
         run.finish_round()
     return run.accuracy()
 
 
 def test_a_run_without_tabs_learns_and_strangers_are_refused(demo):
-    assert simulated(demo, 3) > 0.3
-    run = demo.Run(tabs=1, rounds=2)
+    assert simulated(demo) > 0.7
+    run = demo.Run(tabs=1, rounds=demo.ROUNDS)
     payload = run.uplink.send(demo.train(run.model, *run.digits(0)))
     for client, number, data in (
         (1, 0, payload),
@@ -135,7 +135,7 @@ def test_two_tabs_reach_the_accuracy_of_the_simulator(demo, driver, tmp_path):
         server.shutdown()
         server.server_close()
     # 297 unseen digits, and noise: in 30 runs of the simulator accuracies had a deviation of 0.02.
-    assert abs(run.accuracy() - simulated(demo, demo.ROUNDS)) < 0.15
+    assert abs(run.accuracy() - simulated(demo)) < 0.15
     assert run.accuracy() > 0.7
 
 

@@ -77,7 +77,7 @@ def test_it_finds_a_good_part_of_a_gaussians_epsilon() -> None:
 
 def test_an_adjacency_may_be_a_word() -> None:
     """The word was checked, and the pairs then taken for those of zero-out."""
-    given: dict[str, Any] = {"delta": 0.0, "samples": 400, "confidence": SURE}
+    given: dict[str, Any] = {"delta": 0.0, "samples": 100, "confidence": SURE}
     word, member = (
         audit(HONEST, one, rng=seeded_rng(5), **given)
         for one in ("replace-one", Adjacency.REPLACE_ONE)

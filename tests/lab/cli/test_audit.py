@@ -40,8 +40,6 @@ def test_a_caught_sampler_exits_1(capsys, monkeypatch):
     [
         (("--samples", "3"), "samples"),
         (("--confidence", "1"), "confidence"),
-        (("--seed", "-1"), "seed"),
-        (("--delta", "1"), "delta"),
         (("--norm", "l0"), "l0"),
     ],
 )

@@ -73,15 +73,11 @@ def test_a_file_serves_as_well_as_a_name(capsys, tmp_path):
 @pytest.mark.parametrize(
     ("words", "mention"),
     [
-        (("--delta", "0"), "delta"),
-        (("--delta", "1"), "delta"),
         (("--delta", "nan"), "nan"),
         (("--releases", "0"), "releases"),
         (("--norm", "l3"), "l3"),
-        (("--beta", "0"), "beta"),
         (("--beta", "inf"), "inf"),
         (("--radius", "1"), "clip"),
-        (("--dimension", "0"), "dimension"),
         (("--samples", "0"), "samples"),
     ],
 )

@@ -132,7 +132,7 @@ def test_without_noise_the_mean_is_the_mean_of_outer_products():
 def test_models_of_one_kind_have_their_own_laws():
     """Two clips and two designs side by side: means scale with the clip and follow the design."""
     clips = (0.5, 8.0)
-    made = [quietbit.InterpolatedMVU(design(e, 5, 2), Ball(Norm.L2, 24), 2.0) for e in (3, 1)]
+    made = [quietbit.InterpolatedMVU(design(e, 8, 2), Ball(Norm.L2, 24), 2.0) for e in (3.0, 1.0)]
     ways = [way_of(one, 4000, clip=clip) for one, clip in zip(made, clips, strict=True)]
     assert isinstance(ways[0].law, CodeLaw)
     assert ways[0].kind == ways[1].kind == "codes 2"

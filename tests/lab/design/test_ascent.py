@@ -18,9 +18,8 @@ def test_a_shipped_profile_is_found_again():
     assert found.gain_lower == pytest.approx(shipped.gain_lower, rel=1e-5)
 
 
-@pytest.mark.parametrize("adjacency", ["replace-one", "zero-out"])
-def test_edges_that_move_one_by_one_gain_little(adjacency):
-    target = Target(8.0, 1e-5, adjacency, releases=60)
+def test_edges_that_move_one_by_one_gain_little():
+    target = Target(8.0, 1e-5, "replace-one", releases=60)
     even = profile_search.propose(target).gain
     moved = propose(target).gain
     assert even <= moved <= 1.007 * even
