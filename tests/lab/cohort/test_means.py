@@ -5,8 +5,10 @@ import math
 import numpy as np
 import pytest
 import torch
+from scipy import stats
 
 import quietbit
+from core.statistical.kit import FALSE_ALARM
 from federation.simulate.makers import mechanisms
 from quietbit.mechanism.ball import Ball, Norm
 from quietbit.target import Trust
@@ -141,3 +143,19 @@ def test_models_of_one_kind_have_their_own_laws():
     for mechanism, row, clip in zip(made, found[:, 0], clips, strict=True):
         deviation = math.sqrt(mechanism.variance(0.25) / 4000)
         assert np.abs(row / clip - mechanism.expectation(0.25)).max() < Z * deviation
+
+
+@pytest.mark.parametrize("clients", [1, 5, 600])
+def test_a_difference_of_gammas_is_a_sum_of_laplace_variables(clients):
+    scale = 0.25 * 0.5
+    mechanism = Laplace(Ball(Norm.L1, 39), 0.25)
+    mean = together([way_of(mechanism, clients, clip=0.5)] * 400, clients, CPU)
+    found = mean(torch.zeros((400, 3, clients), dtype=torch.float64), torch.zeros((clients, 16)), 9)
+    noise = found.numpy().astype(np.float64).reshape(-1) * clients / scale
+    count = noise.size  # variance 2 m, fourth central moment 12 m^2 + 12 m
+    assert abs(noise.mean()) < 10 * math.sqrt(2 * clients / count)
+    assert abs((noise**2).mean() - 2 * clients) < 10 * math.sqrt(
+        (8 * clients**2 + 12 * clients) / count
+    )
+    sums = np.random.default_rng(0).laplace(size=(2000, clients)).sum(axis=1)
+    assert stats.ks_2samp(noise, sums).pvalue > FALSE_ALARM

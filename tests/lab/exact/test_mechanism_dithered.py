@@ -11,10 +11,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from core.exact.privacy_kit import rough
 from core.mechanism.makers import design, table
 from quietbit import Ball, Norm
 from quietbit.target import Adjacency
 from quietbit_lab.baseline.dithered import DitheredMVU
+from quietbit_lab.baseline.dithered_cost import dithered_l2_cost, reference_row
 
 DESIGNS = {
     "two levels": design(2, 1, 2.0),
@@ -66,6 +68,11 @@ def test_the_release_is_as_private_as_claimed(name: str, size: int, norm: Norm) 
     ]
     laws = [release(mechanism, point) for point in points]
     zero = laws[-1]
+    reference = reference_row(mechanism.design)
+    joint = reference
+    for _ in range(size - 1):
+        joint = np.multiply.outer(joint, reference)
+    assert np.allclose(zero, joint.ravel(), rtol=1e-12)  # the reference is what a zero sends
     for adjacency in Adjacency:
         claim = mechanism.privacy(adjacency)
         pairs = itertools.permutations(laws, 2)
@@ -76,3 +83,16 @@ def test_the_release_is_as_private_as_claimed(name: str, size: int, norm: Norm) 
                 assert renyi(p, q, alpha) <= claim.rdp(alpha) + 1e-11 * alpha / (alpha - 1)
             if norm is Norm.L1:
                 assert float(np.abs(np.log(p) - np.log(q)).max()) <= claim.epsilon(0.0) + 1e-12
+
+
+def test_the_account_is_attained_by_rows() -> None:
+    design = rough(5, 2, 5.0, 0)
+    levels = design.spec.levels
+    curve = dithered_l2_cost(design, 0.5, Adjacency.REPLACE_ONE)
+    best = max(
+        renyi(design.probabilities[i], design.probabilities[k], 3.0) / (levels[i] - levels[k]) ** 2
+        for i in range(5)
+        for k in range(5)
+        if i != k
+    )
+    assert curve.rdp(3.0) == pytest.approx(best, rel=1e-10)
