@@ -45,7 +45,7 @@ def measure(dimension: int, momentum: float) -> str:
     rng = np.random.default_rng(0)
     start = rng.normal(size=dimension).astype(np.float32)
     server, client, target = (
-        Downlink(start, ServerStep(0.5, momentum)),
+        Downlink(Replica(start), ServerStep(0.5, momentum)),
         Replica(start),
         np.empty_like(start),
     )
@@ -54,11 +54,10 @@ def measure(dimension: int, momentum: float) -> str:
         server.advance(rng.normal(size=KEEP) / 100, mechanism.for_round(RUN, number), number)
         for number in range(1, TIMES + 1)
     ]
-    left = iter(enumerate(contents, 1))
+    left = iter(contents)
 
     def replay() -> None:
-        number, content = next(left)
-        client.replay(content, mechanism.for_round(RUN, number))
+        client.replay([next(left)], mechanism, RUN)
 
     spent = least(replay)
     if client.digest != server.replica.digest:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import shutil
 import sys
@@ -13,6 +12,7 @@ import numpy as np
 import pytest
 
 from engines.superlink import EngineFailure, Network
+from quietbit.federation.parts.replay import HeldModel
 from quietbit.node import init
 from quietbit.node.ledger import FileLedger
 from quietbit.node.policy import Policy
@@ -48,6 +48,11 @@ def start(network: Network, partition: int) -> None:
         )
     config = {"partition-id": partition, "behaviour": "honest", "disk": str(home)}
     network.start_node(home.name, {**config, "quietbit.policy": str(home / "policy")})
+
+
+def held(content: bytes) -> Replica:
+    """Return the model that a node has kept."""
+    return HeldModel.from_bytes(content, "", lambda mean: mean).replica
 
 
 def finished(network: Network, run: str) -> bool:
@@ -88,10 +93,8 @@ def test_a_killed_node_replays_what_it_missed(tmp_path):
         )
         network.kill_node("node-0")
         gone = network.nodes["node-0"].identity
-        kept = ModelFolder(network.nodes["node-0"].home / "models")[f"{run}.state"]
-        assert (
-            Replica.read(io.BytesIO(kept), size).round == 1
-        )  # the model that it was asked to train
+        kept = ModelFolder(network.nodes["node-0"].home / "models")[f"{run}.model"]
+        assert held(kept).round == 1  # the model that it was asked to train
         network.flwr("supernode", "unregister", str(gone), "here")
         network.until((output / "round-2.npy").exists, "the round ends without it")
         start(network, 0)
@@ -104,8 +107,8 @@ def test_a_killed_node_replays_what_it_missed(tmp_path):
         )  # nobody got the model in full
         digests = set()
         for node in network.nodes.values():
-            kept = ModelFolder(node.home / "models")[f"{run}.state"]
-            digests.add(Replica.read(io.BytesIO(kept), size).digest)
+            kept = ModelFolder(node.home / "models")[f"{run}.model"]
+            digests.add(held(kept).digest)
         assert digests == {
             Replica(np.load(output / f"round-{rounds - 1}.npy"), round=rounds - 1).digest
         }

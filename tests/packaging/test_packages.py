@@ -279,7 +279,6 @@ def test_the_wheel_holds_the_package_and_its_data(wheel: Path, checkout: Path) -
     assert sorted(line.split(">=")[0] for line in always) == [
         *(
             "attrs",
-            "cbor2",
             "cryptography",
             "numpy",
             "rich",

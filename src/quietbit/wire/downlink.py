@@ -24,7 +24,7 @@ import struct
 from collections import deque
 from collections.abc import Callable, Iterable
 from copy import copy
-from typing import IO, Any, TypeAlias, final
+from typing import Any, TypeAlias, final
 
 import attrs
 import numpy as np
@@ -50,14 +50,13 @@ __all__ = [
     "OutOfStep",
     "Replica",
     "ServerStep",
-    "replay_all",
 ]
 
 MAGIC = b"qbdn"
 VERSION = 1
 # magic, version, bits, zero, round, k, step size, momentum, zero, digests
 HEAD = struct.Struct("<4sBBHIIfff32s32s")
-FILE_HEAD = struct.Struct("<4sBBHIQ32s")  # magic, version, has momentum, zero, round, d, digest
+STATE = struct.Struct("<IQ")  # round, d
 FLOAT = "<f4"
 FLOAT_BITS = 32
 FLOAT_BYTES = 4
@@ -69,7 +68,7 @@ Lift: TypeAlias = Callable[[FloatVector], FloatVector]
 
 
 class OutOfStep(InvalidPayload):
-    """A broadcast or a saved model that does not fit this state: ask for the full model."""
+    """A broadcast that does not fit this state: ask for the full model."""
 
 
 class Diverged(InvalidParameter):
@@ -171,36 +170,43 @@ class Replica:
                 self.speed.size == size, "size of speed", self.speed.size, f"{size}, the model's"
             )
         self.round = check_int(round, "round", 0, LAST_ROUND)
-        self.digest = self._digest()
+        self.digest = self._digest([hashlib.sha256(array.data) for array in self._arrays()])
 
-    def replay(self, content: bytes, mechanism: Mechanism) -> None:
-        """Take the step of the next round; refuse, unchanged, unless this is the state before it.
+    def replay(self, contents: Iterable[bytes], mechanism: Mechanism, run: bytes) -> None:
+        """Take the steps of broadcasts in order, but for rounds before the state's own.
 
         Args:
-            content: the bytes of a broadcast.
-            mechanism: the round's, with its shared rows (`Mechanism.for_round`).
+            contents: the bytes of broadcasts.
+            mechanism: the run's, whose rounds have shared rows (`Mechanism.for_round`).
+            run: the run's name.
 
         Raises:
-            OutOfStep: the broadcast needs a different state, or the step led to a different model
+            OutOfStep: a broadcast needs a different state, or its step led to a different model
                 than the server's. In the second case the replica must not be used any more: its
                 ``digest`` is empty.
         """
-        broadcast = Broadcast.from_bytes(content, SharedRows.of(mechanism).shared_rows)
-        if broadcast.round <= self.round or broadcast.before != self.digest:
-            raise OutOfStep(
-                f"The broadcast of round {broadcast.round} needs the state before it, got that of "
-                f"round {self.round}: ask for the full model."
-            )
-        self.take(broadcast, mechanism)
-        if self.digest != broadcast.after:
-            self.digest = b""
-            raise OutOfStep(
-                f"The step of round {broadcast.round} led to a model that differs from the "
-                "server's: ask for the full model."
-            )
+        for content in contents:
+            broadcast = Broadcast.from_bytes(content, SharedRows.of(mechanism).shared_rows)
+            if broadcast.round <= self.round:
+                continue
+            if broadcast.before != self.digest:
+                raise OutOfStep(
+                    f"The broadcast of round {broadcast.round} needs the state before it, got that "
+                    f"of round {self.round}: ask for the full model."
+                )
+            self.take(broadcast, mechanism.for_round(run, broadcast.round))
+            if self.digest != broadcast.after:
+                self.digest = b""
+                raise OutOfStep(
+                    f"The step of round {broadcast.round} led to a model that differs from the "
+                    "server's: ask for the full model."
+                )
 
     def take(self, broadcast: Broadcast, mechanism: Mechanism) -> None:
-        """Take a broadcast's step without comparing digests, as the server does with its own."""
+        """Take a broadcast's step without comparing digests, as the server does with its own.
+
+        ``mechanism`` is the round's.
+        """
         kept = broadcast.values.astype(np.float64)
         mean = np.asarray(SharedRows.of(mechanism).unproject(kept), dtype=np.float32)
         if self.lift is not None:
@@ -235,35 +241,6 @@ class Replica:
             replica.speed = self.speed.copy()
         return replica
 
-    def write(self, file: IO[bytes]) -> None:
-        """Write the state to an open file."""
-        file.write(self._head(self.digest))
-        for array in self._arrays():
-            file.write(array.data)
-
-    @classmethod
-    def read(cls, file: IO[bytes], size: int, lift: Lift | None = None) -> Replica:
-        """Read a saved state of ``size`` parameters; refuse a damaged file with `OutOfStep`."""
-        head = file.read(FILE_HEAD.size)
-        if len(head) != FILE_HEAD.size:
-            raise OutOfStep("The saved model is too short.")
-        magic, version, has_momentum, zero, number, count, digest = FILE_HEAD.unpack(head)
-        known = (magic, version, zero, count) == (MAGIC, VERSION, 0, size)
-        if not known or has_momentum not in (0, 1):
-            raise OutOfStep(f"The saved model is not one of {size} parameters.")
-        length = FLOAT_BYTES * size * (1 + has_momentum)
-        content = file.read(length)
-        if len(content) != length:
-            raise OutOfStep("The saved model is damaged: it is too short.")
-        arrays = np.frombuffer(content, dtype=FLOAT).reshape(-1, size)
-        if not bool(np.isfinite(arrays).all()):
-            raise OutOfStep("The saved model is damaged: it is not finite.")
-        speed = arrays[1] if has_momentum else None
-        replica = cls(arrays[0], round=number, speed=speed, lift=lift)
-        if replica.digest != digest:
-            raise OutOfStep("The saved model is damaged: its digest is not the one that was saved.")
-        return replica
-
     @property
     def nbytes(self) -> int:
         """The size of the state in bytes: weights, and momentum where there is any."""
@@ -276,17 +253,9 @@ class Replica:
             arrays.append(self.speed.astype(FLOAT, copy=False))
         return arrays
 
-    def _head(self, digest: bytes) -> bytes:
-        has_momentum = self.speed is not None
-        return FILE_HEAD.pack(
-            MAGIC, VERSION, has_momentum, 0, self.round, self.weights.size, digest
-        )
-
-    def _digest(self, hashes: list[Any] | None = None) -> bytes:
-        """Hash round, size and the hashes of weights and momentum; compute these if not given."""
-        if hashes is None:
-            hashes = [hashlib.sha256(array.data) for array in self._arrays()]
-        head = self._head(bytes(32))
+    def _digest(self, hashes: list[Any]) -> bytes:
+        """Hash round, size and the hashes of weights and momentum."""
+        head = STATE.pack(self.round, self.weights.size)
         return hashlib.sha256(head + b"".join(part.digest() for part in hashes)).digest()
 
 
@@ -295,35 +264,23 @@ class Downlink:
     """The server's half: its replica, and the broadcasts of the last rounds.
 
     Args:
-        weights: the flat float32 model that the run starts from.
+        replica: the model that the run starts from.
         step: how a mean changes the model.
-        log_bytes: how many bytes of broadcasts are kept for clients that missed rounds.
-        round: the last round that changed the model.
-        lift: leads from a mechanism's mean to the model's, where these differ.
     """
 
-    def __init__(
-        self,
-        weights: Any,
-        step: ServerStep | None = None,
-        *,
-        log_bytes: int = LOG_BYTES,
-        round: int = 0,
-        lift: Lift | None = None,
-    ) -> None:
+    def __init__(self, replica: Replica, step: ServerStep) -> None:
         """Start a run."""
-        self.replica = Replica(weights, round=round, lift=lift)
-        self.step = step or ServerStep()
+        self.replica = replica
+        self.step = step
         self._log: deque[tuple[int, bytes]] = deque()
-        self._log_limit = check_int(log_bytes, "log_bytes", 0)
         self._log_size = 0
-        self._last_dropped = self.replica.round  # the last round that is not in the log
+        self._last_dropped = replica.round  # the last round that is not in the log
 
-    def advance(self, kept: Any, mechanism: Mechanism, number: int | None = None) -> bytes:
+    def advance(self, kept: Any, mechanism: Mechanism, number: int) -> bytes:
         """Take one round's step from the mean of its kept coordinates, and return its broadcast.
 
-        ``number`` is the round's and exceeds that of the last step; by default the next one. A step
-        that would make the model infinite or NaN is refused and not taken.
+        ``number`` is the round's and exceeds that of the last step. A step that would make the
+        model infinite or NaN is refused and not taken.
         """
         mean = np.asarray(kept, dtype=np.float32)
         rows = SharedRows.of(mechanism).shared_rows
@@ -332,10 +289,7 @@ class Downlink:
             largest = float(np.abs(mean).max())
             raise InvalidParameter.of("mean of the round", "at most 2^64 in magnitude", largest)
         state = self.replica
-        following = state.round + 1
-        if number is None:
-            number = following
-        number = check_int(number, "round", following, LAST_ROUND)
+        number = check_int(number, "round", state.round + 1, LAST_ROUND)
         draft = Broadcast(number, self.step, mean, state.digest, b"")
         before = state.copy()
         state.take(draft, mechanism)
@@ -348,29 +302,19 @@ class Downlink:
         content = attrs.evolve(draft, after=state.digest).to_bytes()
         self._log.append((number, content))
         self._log_size += len(content)
-        while self._log_size > self._log_limit and self._log:
+        while self._log_size > LOG_BYTES:
             self._last_dropped, dropped = self._log.popleft()
             self._log_size -= len(dropped)
         return content
 
     def since(self, round: int) -> list[bytes] | None:
         """Return the broadcasts after ``round``; None if one is missing or the model is smaller."""
-        if not self._last_dropped <= check_int(round, "round", 0) <= self.replica.round:
+        if not self._last_dropped <= round <= self.replica.round:
             return None
         missed = [content for number, content in self._log if number > round]
         if sum(map(len, missed)) >= self.replica.nbytes:
             return None
         return missed
-
-
-def replay_all(
-    replica: Replica, broadcasts: Iterable[bytes], mechanism: Mechanism, run: bytes
-) -> None:
-    """Bring a replica up to date by broadcasts in order; skip those that it has taken already."""
-    for content in broadcasts:
-        number = Broadcast.from_bytes(content, SharedRows.of(mechanism).shared_rows).round
-        if number > replica.round:
-            replica.replay(content, mechanism.for_round(run, number))
 
 
 def _bounded(values: NDArray[np.float32]) -> bool:

@@ -319,7 +319,7 @@ def test_an_app_cannot_change_the_model_that_its_node_keeps():
     federation = Federation()
 
     def meddles(message, place):
-        place.state[MODEL] = ConfigRecord({"state": b""})
+        place.state[MODEL] = ConfigRecord({"7.model": b""})
         return trained(message, np.zeros(SIZE + 1))
 
     federation._app = lambda node: meddles
@@ -344,23 +344,23 @@ def test_a_real_node_keeps_its_model_where_its_policy_says(tmp_path):
         assert same(federation.seen[11], before)
         assert federation.last.resyncs == (number == 2)
         federation.join(11)  # a SuperNode that starts anew has no state
-    assert sorted(ModelFolder(folder)) == [f"{RUN}.layout", f"{RUN}.state"]
+    assert sorted(ModelFolder(folder)) == [f"{RUN}.model"]
 
 
 def test_a_folder_keeps_the_models_of_the_last_runs(tmp_path):
     folder = ModelFolder(tmp_path)
     for run in range(MOST_RUNS + 2):
-        for name in ("layout", "state"):
+        for name in ("model", "subspace"):
             folder[f"{run}.{name}"] = bytes(10)
             os.utime(tmp_path / f"{run}.{name}.qbmodel", (run, run))
-    folder["5.state"] = bytes(10)
+    folder["5.model"] = bytes(10)
     assert {name.partition(".")[0] for name in folder} == {
         str(run) for run in range(2, MOST_RUNS + 2)
     }
-    (tmp_path / ".5.state.qbmodel.torn").write_bytes(b"half")
-    folder["5.state"] = b"whole"
+    (tmp_path / ".5.model.qbmodel.torn").write_bytes(b"half")
+    folder["5.model"] = b"whole"
     assert not list(tmp_path.glob(".*torn"))
-    assert folder["5.state"] == b"whole"
+    assert folder["5.model"] == b"whole"
 
 
 SAVER = """

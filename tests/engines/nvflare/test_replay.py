@@ -2,7 +2,6 @@
 is counted.
 """
 
-import io
 from types import SimpleNamespace
 
 import numpy as np
@@ -15,10 +14,10 @@ from nvflare.app_common.app_event_type import AppEventType
 from nvflare.app_common.workflows.fedavg import FedAvg
 
 from engines.nvflare.kit import JOB, Server, Site, carried, content, owned, release_of, trained
+from quietbit.federation.parts.replay import HeldModel
 from quietbit.node.refusal import Reason, Refusal
 from quietbit.node.stores import ModelFolder
 from quietbit.nvflare.client import number_of
-from quietbit.wire.downlink import Replica
 
 DIMENSION, KEEP, ROUNDS = 5_000, 64, 5
 CONFIG = {
@@ -83,8 +82,8 @@ def sites(tmp_path, app=None):
 
 
 def kept(tmp_path, name):
-    state = ModelFolder(tmp_path / name / "models")[f"{number_of(JOB)}.state"]
-    return Replica.read(io.BytesIO(state), DIMENSION).weights
+    content = ModelFolder(tmp_path / name / "models")[f"{number_of(JOB)}.model"]
+    return HeldModel.from_bytes(content, "count", lambda mean: mean).replica.weights
 
 
 def test_a_site_that_lost_its_model_says_so_and_gets_it_whole(tmp_path):

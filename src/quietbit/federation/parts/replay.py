@@ -9,11 +9,10 @@ Idea     the server knows of every node which round's model it has, because the 
 
 from __future__ import annotations
 
-import importlib
 import io
 import logging
 from collections import Counter
-from collections.abc import Iterable, Mapping, MutableMapping
+from collections.abc import Iterable, Mapping
 from functools import partial
 from logging import WARNING
 from typing import Any, ClassVar, TypeAlias, final
@@ -41,9 +40,9 @@ from quietbit.federation.terms import Say, Section, Terms
 from quietbit.mechanism.base import Mechanism
 from quietbit.node.refusal import NeedsModel
 from quietbit.node.request import Request, run_name
-from quietbit.wire.downlink import Downlink, Lift, OutOfStep, Replica, ServerStep, replay_all
+from quietbit.wire.downlink import Downlink, Lift, OutOfStep, Replica, ServerStep
 
-__all__ = ["Following", "Leader", "Replay", "Replaying"]
+__all__ = ["APP", "Following", "HeldModel", "Leader", "Replay", "Replaying"]
 
 LOGGER = logging.getLogger(__name__)
 VERSION = 1
@@ -54,8 +53,12 @@ FIELDS = {"version", "round", "digest", "broadcasts"}
 DIGEST = 32
 # Full models that a node lost before the next round: from then on it gets no broadcasts.
 FORGETFUL = 2
+# The entries of a kept model: what is it called, the last round that changed it, and its arrays.
+KIND = "kind"
+ROUND = "round"
+MOMENTUM = "momentum"
+ARRAY = "array:"
 Arrays: TypeAlias = dict[str, NDArray[Any]]
-Store: TypeAlias = MutableMapping[str, bytes] | None
 
 
 @final
@@ -122,7 +125,7 @@ class Leader:
     ) -> None:
         """Start from the model as it is after ``round``; only float32 models can be replayed."""
         self._layout = layout
-        self._downlink = Downlink(layout.flat(arrays), step, round=round, lift=lift)
+        self._downlink = Downlink(Replica(layout.flat(arrays), round=round, lift=lift), step)
         self._first = 0 if replay.start == APP else None  # what a node has that never answered
         self._known: dict[Node, int | None] = {}
         self._in_full: set[Node] = set()  # nodes whose last model came in full
@@ -240,6 +243,76 @@ class Replaying(Part):
 
 
 @final
+@frozen(eq=False)
+class HeldModel:
+    """A model as a node has it: the engine's name for its kind, and all arrays in their order.
+
+    The learnt ones are those of the ``replica``, which replays rounds.
+    """
+
+    kind: str
+    arrays: Mapping[str, Any]
+    layout: ModelLayout
+    replica: Replica
+
+    @classmethod
+    def of(
+        cls,
+        kind: str,
+        arrays: Mapping[str, Any],
+        local_arrays: str,
+        *,
+        round: int = 0,
+        speed: Any = None,
+        lift: Lift | None = None,
+    ) -> HeldModel:
+        """Take a model as it is after ``round``; only float32 models can be replayed."""
+        layout = ModelLayout.of(arrays, local_arrays)
+        replica = Replica(layout.flat(arrays), round=round, speed=speed, lift=lift)
+        return cls(kind, arrays, layout, replica)
+
+    def values(self) -> Arrays:
+        """Return all arrays, the learnt ones as they are now."""
+        learnt = self.layout.shaped(self.replica.weights)
+        return {
+            name: learnt[name] if name in learnt else array.numpy()
+            for name, array in self.arrays.items()
+        }
+
+    def to_bytes(self) -> bytes:
+        """Return an archive of numpy's, whose arrays are in the model's order."""
+        entries: Arrays = {KIND: np.array(self.kind), ROUND: np.array(self.replica.round)}
+        if self.replica.speed is not None:
+            entries[MOMENTUM] = self.replica.speed
+        for name, value in self.values().items():
+            entries[f"{ARRAY}{name}"] = value
+        file = io.BytesIO()
+        np.savez(file, **entries)  # type: ignore[arg-type]
+        return file.getvalue()
+
+    @classmethod
+    def from_bytes(cls, content: bytes, local_arrays: str, lift: Lift) -> HeldModel:
+        """Read the bytes of `to_bytes`; a damaged archive raises whatever numpy makes of it.
+
+        A number that is wrong all the same shows in the digest, or is not learnt.
+        """
+        with np.load(io.BytesIO(content), allow_pickle=False) as archive:
+            entries = dict(archive)
+        values = {}
+        for name, value in entries.items():
+            if name.startswith(ARRAY):
+                values[name.removeprefix(ARRAY)] = value
+        return cls.of(
+            str(entries[KIND]),
+            named_arrays(values),
+            local_arrays,
+            round=int(entries[ROUND]),
+            speed=entries.get(MOMENTUM),
+            lift=lift,
+        )
+
+
+@final
 class Following(Part):
     """The client's half: the round's model, which came in full or is replayed from the last."""
 
@@ -256,95 +329,81 @@ class Following(Part):
             return
         rounds = _Rounds.read(record)
         if arrival.arrays:
-            self._keep(rounds, request, arrival, arrival.store)
+            self._keep(rounds, request, arrival)
         else:
-            mechanism = arrival.proposed.mechanism
-            self._replay(rounds, request, arrival, mechanism, arrival.store)
+            self._replay(rounds, request, arrival)
 
-    def _keep(self, rounds: _Rounds, request: Request, arrival: Arrival, store: Store) -> None:
+    def _keep(self, rounds: _Rounds, request: Request, arrival: Arrival) -> None:
         """Keep the full model that came; refuse one that is not the announced one."""
         sent = len(rounds.broadcasts)
         require(not sent, "broadcasts beside the full model", sent, "none")
-        if store is None:
+        if arrival.store is None:
             return
-        layout = ModelLayout.of(arrival.arrays, self._plan.local_arrays)
-        speed = arrival.records.get(SPEED)
-        replica = Replica(layout.flat(arrival.arrays), round=rounds.number, speed=speed)
+        model = HeldModel.of(
+            arrival.kind,
+            arrival.arrays,
+            self._plan.local_arrays,
+            round=rounds.number,
+            speed=arrival.records.get(SPEED),
+        )
         require(
-            replica.digest == rounds.digest,
+            model.replica.digest == rounds.digest,
             "digest of the model",
-            replica.digest.hex(),
+            model.replica.digest.hex(),
             f"{rounds.digest.hex()}, the announced one",
         )
-        store[f"{request.run}.layout"] = _pack(arrival.kind, layout, arrival.arrays)
-        _save(replica, request, store)
+        arrival.store[_name(request)] = model.to_bytes()
 
-    def _replay(
-        self,
-        rounds: _Rounds,
-        request: Request,
-        arrival: Arrival,
-        mechanism: Mechanism,
-        store: Store,
-    ) -> None:
+    def _replay(self, rounds: _Rounds, request: Request, arrival: Arrival) -> None:
         """Replay what was missed, and put the model that this leads to in its place."""
+        model = self._last_model(request, arrival)
+        replica = model.replica
+        before = replica.round
+        sent = sum(map(len, rounds.broadcasts))
+        most = 8 * replica.weights.size
+        rule = f"below {most} bytes, the size of the model"
+        require(sent < most, "size of the broadcasts", sent, rule)
         try:
-            replica, table = self._last_model(request, arrival, store)
-            before = replica.round
-            sent = sum(map(len, rounds.broadcasts))
-            most = 8 * replica.weights.size
-            rule = f"below {most} bytes, the size of the model"
-            require(sent < most, "size of the broadcasts", sent, rule)
-            replay_all(replica, rounds.broadcasts, mechanism, run_name(request.run))
-            if (replica.round, replica.digest) != (rounds.number, rounds.digest):
-                raise NeedsModel
+            replica.replay(rounds.broadcasts, arrival.proposed.mechanism, run_name(request.run))
         except OutOfStep as error:
             raise NeedsModel from error
-        if replica.round != before:
-            _save(replica, request, store)
-        arrival.kind, arrays = _unpack(table, replica.weights)
-        arrival.arrays = named_arrays(arrays)
+        if (replica.round, replica.digest) != (rounds.number, rounds.digest):
+            raise NeedsModel
+        if replica.round != before and arrival.store is not None:
+            arrival.store[_name(request)] = model.to_bytes()
+        arrival.kind = model.kind
+        arrival.arrays = named_arrays(model.values())
         arrival.replayed = True
 
-    def _last_model(
-        self, request: Request, arrival: Arrival, store: Store
-    ) -> tuple[Replica, bytes]:
-        """Return the model of this run and its layout: those of the store, or the app's."""
+    def _last_model(self, request: Request, arrival: Arrival) -> HeldModel:
+        """Return the model of this run that is kept, or that of round 0, which the app has."""
         lift = partial(lifted, arrival.parts)
-        state = None
-        table = None
-        if store is not None:
-            state = store.get(f"{request.run}.state")
-            table = store.get(f"{request.run}.layout")
-        if state is not None and table is not None:
-            dimension = _size_of(table)
-            if released_dimension(arrival.parts, dimension) != request.dimension:
-                raise NeedsModel
-            return Replica.read(io.BytesIO(state), dimension, lift), table
-        if arrival.start is None:
-            raise NeedsModel
+        local = self._plan.local_arrays
+        content = None
+        if arrival.store is not None:
+            content = arrival.store.get(_name(request))
         try:
-            kind, arrays = arrival.start()
-            layout = ModelLayout.of(arrays, self._plan.local_arrays)
-            released = released_dimension(arrival.parts, layout.dimension)
-            table = _pack(kind, layout, arrays)
-            replica = Replica(layout.flat(arrays), lift=lift)
-        except Exception as error:  # its words are the app's, and none of them leave the node
-            LOGGER.error("quietbit: the app's model of round 0 cannot be used", exc_info=error)
+            if content is not None:
+                model = HeldModel.from_bytes(content, local, lift)
+            elif arrival.start is not None:
+                kind, arrays = arrival.start()
+                model = HeldModel.of(kind, arrays, local, lift=lift)
+            else:
+                raise NeedsModel
+            released = released_dimension(arrival.parts, model.layout.dimension)
+        except NeedsModel:
+            raise
+        except Exception as error:  # of a damaged archive; or the app's words, which do not leave
+            LOGGER.error("quietbit: the last model of the run cannot be used", exc_info=error)
             raise NeedsModel from error
         if released != request.dimension:
             raise NeedsModel
-        if store is not None:
-            store[f"{request.run}.layout"] = table
-        return replica, table
+        return model
 
 
-def _save(replica: Replica, request: Request, store: Store) -> None:
-    """Keep a model for the next round; a node without a store is sent the full one again."""
-    if store is not None:
-        file = io.BytesIO()
-        replica.write(file)
-        store[f"{request.run}.state"] = file.getvalue()
+def _name(request: Request) -> str:
+    """Return what the model of a run is called in a node's store."""
+    return f"{request.run}.model"
 
 
 @final
@@ -374,51 +433,3 @@ class _Rounds:
         rule = "a list whose entries are all bytes"
         require(is_list, "broadcasts", type(sent).__name__, rule)
         return cls(number, digest, sent)
-
-
-def _cbor() -> Any:
-    """Return the package that writes tables; it is imported where a node keeps a model."""
-    return importlib.import_module("cbor2")
-
-
-def _pack(kind: str, layout: ModelLayout, arrays: Mapping[str, Any]) -> bytes:
-    """Return the arrays' names in order, with shapes, and values of what is not learnt."""
-    entries: dict[str, list[Any]] = {name: [name, list(shape)] for name, shape, _ in layout.learnt}
-    for name in layout.kept:
-        value = arrays[name].numpy()
-        entries[name] = [name, list(value.shape), value.dtype.str, value.tobytes()]
-    return bytes(_cbor().dumps([kind, [entries[name] for name in arrays]]))
-
-
-def _size_of(content: bytes) -> int:
-    """Return the numbers that are learnt, by a packed table; a damaged one asks for the model."""
-    try:
-        _, table = _cbor().loads(content)
-        shapes = [tuple(shape) for _, shape, *value in table if not value]
-        return sum(int(np.prod(shape, dtype=np.int64)) for shape in shapes)
-    except (ValueError, TypeError, _cbor().CBORError) as error:
-        raise NeedsModel from error
-
-
-def _unpack(content: bytes, weights: NDArray[np.float32]) -> tuple[str, Arrays]:
-    """Return the model's kind and all arrays, the learnt ones of ``weights``.
-
-    A damaged table asks for the model.
-    """
-    try:
-        kind, table = _cbor().loads(content)
-        learnt = [(name, tuple(shape), "float32") for name, shape, *value in table if not value]
-        layout = ModelLayout(tuple(learnt), ())
-        dimension = layout.dimension
-        is_complete = dimension == weights.size
-        rule = f"{weights.size}"
-        require(is_complete, "number of trainable parameters", dimension, rule)
-        arrays = layout.shaped(weights)
-        for name, shape, *value in table:
-            if value:
-                dtype, entries = value
-                stored = np.frombuffer(entries, dtype=np.dtype(dtype))
-                arrays[name] = stored.reshape(shape).copy()
-        return str(kind), {name: arrays[name] for name, *_ in table}
-    except (ValueError, TypeError, _cbor().CBORError) as error:
-        raise NeedsModel from error
