@@ -121,7 +121,8 @@ def test_local() -> None:
     assert np.linalg.norm(outside) < 1e-5 < np.linalg.norm(moved)
     assert run.mechanism is not None
     assert run.mechanism.ball.dimension == K
-    assert run.enclosed_bytes == 60 * space.bytes_once
+    sent = [entry.records["subspace"]["basis_bytes"] for entry in run.round_reports]
+    assert sent == [60 * space.bytes_once, 0]
 
 
 REPLAYED = {
