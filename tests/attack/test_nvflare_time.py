@@ -3,6 +3,7 @@ in when a task ends.
 """
 
 import time
+from itertools import count
 
 import pytest
 
@@ -56,39 +57,48 @@ def quiet(monkeypatch):
     monkeypatch.setattr("quietbit.nvflare.client.is_log_streaming_allowed", lambda fl_ctx: False)
 
 
+TRIES = 4  # a busy machine may be late; an answer that tells something always is
+
+
+def told(site, task):
+    """Do a task; the reply, and whether the first message after it left at its moment.
+
+    That message (`task_check`) leaves at a multiple of the grain, a fixed time after it began.
+    """
+    begun = time.time()
+    reply = site.does(task)
+    (check,) = [sent["moment"] for sent in site.engine.sent if sent["topic"] == "__task_check__"]
+    took = check - begun - (SECONDS + GRAIN)
+    assert took > -GRAIN
+    return reply, check % GRAIN < 0.1 and took < 2 * GRAIN
+
+
 @pytest.mark.parametrize("name", ["train", "validate", "evaluate"])
 def test_a_task_ends_at_its_moment_whatever_happened_in_it(quiet, tmp_path, name):
-    """The first message after a task (`task_check`) leaves at a multiple of the grain, a fixed
-    time after it began.
-    """
     rules = {"epsilon": 1e4, "response_seconds": SECONDS, "metrics": ("loss",), "evaluate": 100.0}
     properties = {"quietbit.policy": write_policy(tmp_path, **rules)}
-    config, replies = (
-        {**CONFIG, "quietbit.releases": len(APPS), "quietbit.evaluate.epsilon": 0.2},
-        {},
-    )
+    releases = TRIES * len(APPS)
+    config = {**CONFIG, "quietbit.releases": releases, "quietbit.evaluate.epsilon": 0.2}
     server = Server(config, validations=["evaluate"] if name == "evaluate" else ["none"])
-    for number, (kind, app) in enumerate(APPS.items()):
-        site = Site(
-            app, simulated=False, properties=properties, tasks=("train", "validate", "evaluate")
-        )
-        if kind == "a slow filter":
-            site.runner.task_result_filters[f"{name}/out"].insert(0, Dawdles())
-        task = server.asks(number=number, name="evaluate" if name == "evaluate" else "train")
-        if name == "validate":
-            task = DXO(DataKind.WEIGHTS, data=weights()).to_shareable()
-            task.set_header("__task_name__", name)
-        begun = time.time()
-        replies[kind] = site.does(task)
-        (check,) = [
-            sent["moment"] for sent in site.engine.sent if sent["topic"] == "__task_check__"
-        ]
-        assert check % GRAIN < 0.1, kind
-        took = check - begun - (SECONDS + GRAIN)
-        assert -GRAIN < took < 2 * GRAIN or not number, (
-            kind
-        )  # the first is priced before its time begins
-    assert books(tmp_path).releases == (0 if name == "validate" else len(APPS))
+    numbers = count()
+    replies = {}
+    for kind, app in APPS.items():
+        for _ in range(TRIES):
+            tasks = ("train", "validate", "evaluate")
+            site = Site(app, simulated=False, properties=properties, tasks=tasks)
+            if kind == "a slow filter":
+                site.runner.task_result_filters[f"{name}/out"].insert(0, Dawdles())
+            asked = "evaluate" if name == "evaluate" else "train"
+            task = server.asks(number=next(numbers), name=asked)
+            if name == "validate":
+                task = DXO(DataKind.WEIGHTS, data=weights()).to_shareable()
+                task.set_header("__task_name__", name)
+            replies[kind], on_time = told(site, task)
+            if on_time:
+                break
+        else:
+            pytest.fail(f"{kind}: late in {TRIES} tries")
+    assert books(tmp_path).releases == (0 if name == "validate" else next(numbers))
     # Whatever happened, the answers look alike: the same fields, headers and sizes.
     assert len({frozenset(content(reply)) for reply in replies.values()}) == 1
     assert len({frozenset(reply["__headers__"]) for reply in replies.values()}) == 1

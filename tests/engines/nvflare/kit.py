@@ -69,6 +69,7 @@ NEARLY_EXACT = {
     "quietbit.epsilon": 1e7,
     "quietbit.adjacency": "replace-one",
 }
+UPLINK = "quietbit.nvflare.client.PrivateUplink"
 CELLS = itertools.count()  # NVFlare knows every cell of a process by its name
 SHAPES = {"weight": (5, 7), "bias": (7,)}
 DIMENSION = 42
@@ -77,6 +78,11 @@ DIMENSION = 42
 def weights(seed: int = 0) -> dict[str, np.ndarray]:
     rng = np.random.default_rng(seed)
     return {name: rng.normal(size=shape).astype(np.float32) for name, shape in SHAPES.items()}
+
+
+def flat(arrays):
+    """The arrays of a model, or a difference of it, as one vector."""
+    return np.concatenate([arrays[name].reshape(-1) for name in SHAPES])
 
 
 def carried(message):
@@ -286,6 +292,23 @@ def owned(folder, **rules):
     return {"quietbit.policy": write_policy(folder, **{"epsilon": 1e6, **rules})}
 
 
+def privacy(policy):
+    """The `privacy.json` of the how-to."""
+    filters = [{"path": UPLINK, "direction": "inout"}]
+    return {
+        "scopes": [
+            {
+                "name": "private",
+                "properties": {"quietbit.policy": policy},
+                "task_data_filters": filters,
+                "task_result_filters": filters,
+            }
+        ],
+        "default_scope": "private",
+        "components": [{"id": "quietbit", "path": UPLINK}],
+    }
+
+
 class Engine:
     """The server's, as far as filters look at it."""
 
@@ -326,10 +349,21 @@ class Server:
         fl_ctx.set_prop(FLContextKey.TASK_NAME, name, private=True, sticky=False)
         return fl_ctx
 
-    def asks(self, client="site-1", number=0, arrays=None, name="train", kind=DataKind.WEIGHTS):
-        """The task that a client gets in a round."""
+    def asks(
+        self,
+        client="site-1",
+        number=0,
+        arrays=None,
+        name="train",
+        kind=DataKind.WEIGHTS,
+        owner=None,
+    ):
+        """The task that a client gets in a round, or about the model of an ``owner``."""
         task = DXO(kind, data=weights() if arrays is None else arrays).to_shareable()
         task.set_header(AppConstants.CURRENT_ROUND, number)
+        if owner is not None:
+            task.set_header(AppConstants.MODEL_OWNER, owner)
+            task.add_cookie(AppConstants.MODEL_OWNER, owner)
         task.set_header(ReservedHeaderKey.TASK_NAME, name)
         task.set_header(ReservedHeaderKey.TASK_ID, f"{client}/{number}")
         task.add_cookie(AppConstants.CONTRIBUTION_ROUND, number)

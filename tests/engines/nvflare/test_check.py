@@ -17,31 +17,13 @@ from nvflare.apis.workspace import Workspace
 from nvflare.fuel.utils import fobs
 from nvflare.private.fed.app.fl_conf import create_privacy_manager
 
-from engines.nvflare.kit import Server, Site, content
+from engines.nvflare.kit import UPLINK, Server, Site, content, privacy
 from federation.node.makers import write_policy
 from quietbit.cli.main import main
 from quietbit.errors import QuietbitError
 from quietbit.nvflare.check import check_privacy
 
-UPLINK = "quietbit.nvflare.client.PrivateUplink"
 SECRET = np.float32(12345.6789).tobytes()
-
-
-def privacy(policy):
-    """The file of the how-to."""
-    filters = [{"path": UPLINK, "direction": "inout"}]
-    return {
-        "scopes": [
-            {
-                "name": "private",
-                "properties": {"quietbit.policy": policy},
-                "task_data_filters": filters,
-                "task_result_filters": filters,
-            }
-        ],
-        "default_scope": "private",
-        "components": [{"id": "quietbit", "path": UPLINK}],
-    }
 
 
 @pytest.fixture

@@ -48,7 +48,7 @@ def test_a_validation_task_is_answered_and_no_update_is_asked_for(tmp_path):
         }  # the validation task asks, and nothing else does
         server.takes(reply, number=number)
     for place, model in enumerate(("SRV_best", "SRV_last", "SRV_last"), 2):
-        task = about(server, place, model)
+        task = server.asks(number=place, name="validate", owner=model)
         assert set(task["quietbit"]) == {"settings", "evaluation"}
         reply = site.does(task)
         assert set(content(reply)["quietbit"]) == {"answer"}
@@ -59,24 +59,6 @@ def test_a_validation_task_is_answered_and_no_update_is_asked_for(tmp_path):
     answered = sorted((entry["model"], entry["answered"]) for entry in found["evaluations"])
     assert answered == [("SRV_best", 1), ("SRV_last", 1), ("SRV_last", 1)]
     assert found["nodes"][0]["evaluations"] == 3
-
-
-def about(server, number, model, client="site-1"):
-    """A validation task as NVFlare's cross-site evaluation makes it."""
-    from engines.nvflare.kit import FilterKey, ReservedHeaderKey, Scope, apply_filters, weights
-
-    task = DXO(DataKind.WEIGHTS, data=weights()).to_shareable()
-    task.set_header(AppConstants.MODEL_OWNER, model)
-    task.add_cookie(AppConstants.MODEL_OWNER, model)
-    task.set_header(ReservedHeaderKey.TASK_NAME, "validate")
-    task.set_header(ReservedHeaderKey.TASK_ID, f"{client}/{number}")
-    fl_ctx, table = (
-        server.context(client, f"{client}/{number}", "validate"),
-        {"validate/out": [server.data]},
-    )
-    return apply_filters(
-        Scope.TASK_DATA_FILTERS_NAME, task, fl_ctx, table, "validate", FilterKey.OUT
-    )
 
 
 def test_an_evaluation_in_the_place_of_an_update_is_refused(quiet, tmp_path):

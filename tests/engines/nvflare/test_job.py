@@ -139,27 +139,27 @@ UNCOVERED = {
 
 
 @pytest.mark.parametrize(("add", "name"), UNCOVERED.values(), ids=UNCOVERED)
-def test_a_part_that_is_not_covered_is_refused(make, add, name):
+@pytest.mark.parametrize("added", ["before", "before export", "before export_job"])
+def test_a_part_that_is_not_covered_is_refused_whenever_it_is_added(
+    make, tmp_path, added, add, name
+):
     recipe = make()
     recipe._ensure_client_apps_prepared()
-    add(recipe)
-    with pytest.raises(InvalidParameter) as caught:
+    if added != "before":
         add_privacy(recipe, CONFIG)
-    assert caught.value.name == name
-    for app in recipe._job._deploy_map.values():  # and nothing was changed
-        assert not app.app_config.task_data_filters
-
-
-@pytest.mark.parametrize(("add", "name"), UNCOVERED.values(), ids=UNCOVERED)
-@pytest.mark.parametrize("write", ["export", "export_job"])
-def test_it_is_refused_as_well_when_it_is_added_afterwards(make, tmp_path, write, add, name):
-    recipe = make()
-    add_privacy(recipe, CONFIG)
     add(recipe)
+    jobs = str(tmp_path / "jobs")
+    calls = {
+        "before": lambda: add_privacy(recipe, CONFIG),
+        "before export": lambda: recipe.export(jobs),
+        "before export_job": lambda: recipe._job.export_job(jobs),
+    }
     with pytest.raises(InvalidParameter) as caught:
-        getattr(recipe if write == "export" else recipe._job, write)(str(tmp_path / "jobs"))
+        calls[added]()
     assert caught.value.name == name
     assert not (tmp_path / "jobs").exists()
+    for app in recipe._job._deploy_map.values():  # a refused call has changed nothing
+        assert bool(app.app_config.task_data_filters) is (added != "before")
 
 
 def test_a_recipe_without_training_is_refused():

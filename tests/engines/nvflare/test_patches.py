@@ -9,6 +9,7 @@ import pytest
 
 pytest.importorskip("nvflare", reason="needs the nvflare extra")
 from nvflare.apis.filter import Filter
+from nvflare.apis.fl_component import FLComponent
 from nvflare.apis.fl_constant import AdminCommandNames, ReservedTopic
 from nvflare.apis.fl_exception import UnsafeJobError
 from nvflare.apis.shareable import ReservedHeaderKey, Shareable
@@ -28,6 +29,7 @@ from engines.nvflare.kit import (
     Server,
     Site,
     content,
+    flat,
     owned,
     script_site,
     trained,
@@ -263,51 +265,30 @@ while flare.is_running():
 """
 
 
-@dying
-def test_a_trainer_that_failed_is_started_again(tmp_path):
-    """NVFlare starts none again: every later round was zero, quick, and paid for."""
-    site, server = script_site(tmp_path, FAILS_ONCE), Server(NEARLY_EXACT)
-    means = []
-    for number in range(3):
-        seen = server.takes(site.does(server.asks(number=number)), number=number)["DXO"]
-        means.append(
-            np.mean(np.concatenate([value.reshape(-1) for value in seen["data"].values()]))
-        )
-    site.starts("_end_run")
-    # Noise of 0.02 in each of 42 places: 0.025 is 8 deviations of the mean, a false alarm below
-    # 1e-14.
-    np.testing.assert_allclose(means, [0.0, 0.05, 0.05], atol=0.025)
+def unsafe(task_name, shareable, fl_ctx):
+    """A component that calls the job unsafe, as one may that has looked at the data."""
+    fl_ctx.set_job_is_unsafe()
+    return trained()(task_name, shareable, fl_ctx)
 
 
-def test_a_component_that_gives_up_does_not_end_the_run(tmp_path):
-    """When a run ends would tell the server that it did; the failure is a zero release like any
-    other.
-    """
+def panics(task_name, shareable, fl_ctx):
+    """A component that gives up."""
+    FLComponent().system_panic(f"cannot load {PATIENT}", fl_ctx)
+    raise RuntimeError
 
-    def panics(task_name, shareable, fl_ctx):
-        site.app.system_panic(f"cannot load {PATIENT}", fl_ctx)
-        raise RuntimeError
 
-    site, server = Site(panics, properties=owned(tmp_path)), Server()
+@pytest.mark.parametrize(
+    ("app", "chain"),
+    [(panics, None), (unsafe, None), (trained(), "data"), (trained(), "result")],
+)
+def test_whoever_gives_up_or_calls_the_job_unsafe_does_not_end_the_run(tmp_path, app, chain):
+    """NVFlare ends it, and when a run ends would tell the server what somebody saw in the data."""
+    site, server = Site(app, properties=owned(tmp_path)), Server()
     site.engine.add_handler(site.runner)
-    for number in range(2):
-        assert set(content(site.does(server.asks(number=number)))["quietbit"]) == {"release"}
-    assert not site.runner.run_abort_signal.triggered
-
-
-class Unsafe(Filter):
-    """A job's filter that calls the job unsafe, as one may that has looked at the data."""
-
-    def process(self, shareable, fl_ctx):
-        raise UnsafeJobError(PATIENT)
-
-
-@pytest.mark.parametrize(("chain", "place"), [("task_data_filters", 1), ("task_result_filters", 0)])
-def test_a_filter_that_calls_the_job_unsafe_does_not_end_the_run(tmp_path, chain, place):
-    """NVFlare ends it, and when a run ends would tell the server that the filter saw something."""
-    site, server = Site(trained(), properties=owned(tmp_path)), Server()
-    direction = "in" if "data" in chain else "out"
-    getattr(site.runner, chain)[f"train/{direction}"].insert(place, Unsafe())
+    if chain == "data":
+        site.runner.task_data_filters["train/in"].append(Unsafe())
+    elif chain == "result":
+        site.runner.task_result_filters["train/out"].insert(0, Unsafe())
     for number in range(2):
         reply = site.does(server.asks(number=number))
         assert reply.get_return_code() == "OK"
@@ -316,14 +297,25 @@ def test_a_filter_that_calls_the_job_unsafe_does_not_end_the_run(tmp_path, chain
     assert not site.engine.new_context().is_job_unsafe()
 
 
-def test_a_component_that_calls_the_job_unsafe_does_not_end_the_run(tmp_path):
-    def calls(task_name, shareable, fl_ctx):
-        fl_ctx.set_job_is_unsafe()
-        return trained()(task_name, shareable, fl_ctx)
+@dying
+def test_a_trainer_that_failed_is_started_again(tmp_path):
+    """NVFlare starts none again: every later round was zero, quick, and paid for."""
+    site, server = script_site(tmp_path, FAILS_ONCE), Server(NEARLY_EXACT)
+    means = []
+    for number in range(3):
+        seen = server.takes(site.does(server.asks(number=number)), number=number)["DXO"]
+        means.append(flat(seen["data"]).mean())
+    site.starts("_end_run")
+    # Noise of 0.02 in each of 42 places: 0.025 is 8 deviations of the mean, a false alarm below
+    # 1e-14.
+    np.testing.assert_allclose(means, [0.0, 0.05, 0.05], atol=0.025)
 
-    site, server = Site(calls, properties=owned(tmp_path)), Server()
-    for number in range(2):
-        assert set(content(site.does(server.asks(number=number)))["quietbit"]) == {"release"}
+
+class Unsafe(Filter):
+    """A job's filter that calls the job unsafe, as one may that has looked at the data."""
+
+    def process(self, shareable, fl_ctx):
+        raise UnsafeJobError(PATIENT)
 
 
 def test_headers_of_a_result_are_the_engines_and_not_a_components(tmp_path):

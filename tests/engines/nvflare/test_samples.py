@@ -1,35 +1,25 @@
-"""Samples protected over NVFlare: digits over four sites, batches that each site's gate draws, in
-any thread.
-"""
+"""Samples protected over NVFlare: batches that a site's gate draws, in any thread."""
 
 import subprocess
 import sys
 import textwrap
-import threading
 
 import numpy as np
 import pytest
 
 pytest.importorskip("nvflare", reason="needs the nvflare extra")
-pytest.importorskip("sklearn", reason="needs quietbit-lab: pip install ./packages/lab")
 from nvflare.apis.dxo import DXO, DataKind
 
-from engines.nvflare.kit import Server, Site, owned, release_of, script_site, weights
-from federation.node.makers import books, write_policy
+from engines.nvflare.kit import Server, Site, flat, owned, script_site, weights
 from quietbit.errors import InvalidParameter, QuietbitError
-from quietbit.node.gate import LocalGate
-from quietbit.node.gatekeeper import Gatekeeper
-from quietbit.node.ledger import FileLedger
-from quietbit.node.policy import Policy
 from quietbit.nvflare import private_batch
 
-SITES, ROUNDS = 4, 15
 CONFIG = {
     "quietbit.mechanism": "gaussian",
     "quietbit.clip": 2.0,
     "quietbit.epsilon": 4.0,
     "quietbit.adjacency": "zero-out",
-    "quietbit.releases": ROUNDS,
+    "quietbit.releases": 15,
     "quietbit.samples.dataset-size": 350,
     "quietbit.samples.sampling-rate": 0.25,
 }
@@ -40,34 +30,6 @@ LOUD = {
     "quietbit.samples.sampling-rate": 1.0,
     "quietbit.samples.dataset-size": 10,
 }
-
-
-@pytest.fixture(scope="module")
-def digits():
-    from sklearn.datasets import load_digits
-
-    x, y = load_digits(return_X_y=True)
-    order = np.random.default_rng(0).permutation(len(x))
-    x, y = (x / 16.0 - 0.3)[order], y[order]
-    return [(x[k:1400:SITES], y[k:1400:SITES]) for k in range(SITES)], (x[1400:], y[1400:])
-
-
-def app(data):
-    """An executor's answer: one gradient per drawn sample, twice as long; the result says
-    nothing.
-    """
-
-    def answer(task_name, shareable, fl_ctx):
-        batch, weight = private_batch(), shareable["DXO"]["data"]["weight"]
-        drawn = batch.draw(len(data[0]))
-        x, y = data[0][drawn], data[1][drawn]
-        scores = x @ weight
-        shares = np.exp(scores - scores.max(axis=1, keepdims=True))
-        off = shares / shares.sum(axis=1, keepdims=True) - np.eye(10)[y]
-        batch.add(2 * (x[:, :, None] * off[:, None, :]).reshape(len(x), -1))
-        return DXO(DataKind.WEIGHTS, data=weights()).to_shareable()
-
-    return answer
 
 
 SCRIPT = """
@@ -100,11 +62,11 @@ def test_a_script_in_a_thread_of_its_own_finds_the_batch_of_its_round(tmp_path):
     site, server = script_site(tmp_path, SCRIPT), Server(LOUD)
     for number in range(2):
         seen = server.takes(site.does(server.asks(number=number)), number=number)["DXO"]["data"]
-        flat = np.concatenate([seen[name].reshape(-1) for name in ("weight", "bias")])
+        mean = flat(seen)
         # Nine rows of length 2 (the clip), one that is not finite; over ten. Ten deviations of
         # 0.002.
-        assert abs(flat[3] + 1.8) < 0.02
-        assert np.abs(np.delete(flat, 3)).max() < 0.02
+        assert abs(mean[3] + 1.8) < 0.02
+        assert np.abs(np.delete(mean, 3)).max() < 0.02
     site.starts("_end_run")
     with pytest.raises(InvalidParameter, match="while an app trains"):
         private_batch()
@@ -146,24 +108,3 @@ def test_apps_that_hand_nothing_over_end_a_simulation_in_its_first_round():
     server.takes(site.does(server.asks(number=0)), number=0)
     with pytest.raises(QuietbitError, match="1 app drew no batch: call dp_sgd_step"):
         server.asks(number=1)
-
-
-def test_a_gatekeeper_draws_the_batch_outside_the_job(digits, tmp_path):
-    path = write_policy(
-        tmp_path, epsilon=4.0, unit="sample", data_set="ward 3", adjacency="zero-out"
-    )
-    policy = Policy.load(path)
-    gate = Gatekeeper(
-        LocalGate(policy, FileLedger(policy.ledger, policy.counter), {}), tmp_path / "gate"
-    )
-    thread = threading.Thread(target=gate.serve)
-    thread.start()
-    try:
-        site = Site(app(digits[0][0]), properties={"quietbit.gatekeeper": str(tmp_path / "gate")})
-        assert release_of(
-            site.does(Server(CONFIG).asks(arrays={"weight": np.zeros((64, 10), np.float32)}))
-        )
-    finally:
-        gate.stop()
-        thread.join()
-    assert books(tmp_path).releases == 1

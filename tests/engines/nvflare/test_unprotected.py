@@ -164,19 +164,6 @@ def test_so_does_one_for_a_task_that_was_not_sent(tmp_path):
     assert server.report(tmp_path)["guarantee"] is None
 
 
-def test_a_release_for_the_task_of_another_counts_for_its_sender(tmp_path):
-    server = Server({**CONFIG, "quietbit.releases": 40}, tmp_path)
-    server.asks("site-1")
-    own = server.asks("site-2")
-    server.takes(Site(trained(), "site-2").does(own), "site-1", sender="site-2")
-    server.takes(Site(trained(), "site-2").does(own), "site-2")
-    report = server.report(tmp_path)
-    assert {node["node"]: node["releases"] for node in report["nodes"]} == {
-        "site-1": 1,
-        "site-2": 2,
-    }
-
-
 def test_answers_that_were_not_asked_for_count_beside_updates(tmp_path):
     """A task that asks for an update alone is answered about the model, too; then no task at all."""
     server = Server(EVALUATES, tmp_path, validations=["validate"])
