@@ -173,10 +173,12 @@ def opacus(dimension: int) -> Way:
 def ways(dimension: int) -> list[Way]:
     """All that are installed."""
     makers: tuple[Callable[[], Way], ...] = (
-        lambda: ours("imvu", "quietbit I-MVU, 1 bit", dimension, "AES", decoder="unbiased-at-zero"),
-        lambda: ours("sign", "quietbit SignSGD, 1 bit", dimension, "AES"),
-        lambda: ours("skellam", "quietbit Skellam, 16 bits", dimension, "AES", bits=16),
-        lambda: ours("gaussian", "quietbit Gaussian, 32 bits", dimension, "AES"),
+        lambda: ours(
+            "imvu", "quietbit I-MVU, 1 bit", dimension, "ChaCha12", decoder="unbiased-at-zero"
+        ),
+        lambda: ours("sign", "quietbit SignSGD, 1 bit", dimension, "ChaCha12"),
+        lambda: ours("skellam", "quietbit Skellam, 16 bits", dimension, "ChaCha12", bits=16),
+        lambda: ours("gaussian", "quietbit Gaussian, 32 bits", dimension, "ChaCha12"),
         lambda: published(dimension),
         lambda: flower(dimension),
         lambda: opacus(dimension),

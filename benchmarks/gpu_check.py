@@ -6,7 +6,7 @@ Idea     one command on a machine with an NVIDIA GPU; torch, triton, numpy, scip
          enough. What is wrong is said, and ends in exit status 1. Ratios to a copy of as many
          float32 are what to read.
 Rows     copy = one tensor into another; clipped = norm, clip, sampling, packing of one bit with
-         `device_rng`; rotated = the same of the update rotated in blocks of 4,096; rotate whole =
+         `secure_rng`; rotated = the same of the update rotated in blocks of 4,096; rotate whole =
          all stages into another tensor.
 
     PYTHONPATH=src python benchmarks/gpu_check.py [--sizes 24 28]
@@ -27,7 +27,7 @@ from uplink_kernels import interpolated_design
 from quietbit.kernel.base import Kernel, packed_size
 from quietbit.kernel.expand import acceptance_limits
 from quietbit.kernel.reference import ReferenceKernel
-from quietbit.kernel.rng import device_rng, seeded_rng
+from quietbit.kernel.rng import secure_rng, seeded_rng
 from quietbit.kernel.sampler import Sampler
 from quietbit.kernel.select import select
 
@@ -50,7 +50,7 @@ class Same:
 
     def __init__(self, size: int) -> None:
         """Draw them."""
-        self.given = device_rng().draw(size)
+        self.given = secure_rng().draw(size)
 
     def draw(self, count: int) -> Any:
         """Give the same again."""
@@ -174,7 +174,7 @@ def timings(kernel: Kernel, power: int) -> None:
     other = torch.empty_like(x)
     sampler = Sampler.from_design(interpolated_design(2, 1, 1.0), 0.5, 0.0, 1.0)
     out: Any = torch.empty(packed_size(1, size), dtype=torch.uint8, device="cuda")
-    rng = device_rng()
+    rng = secure_rng()
     tasks: dict[str, Callable[[], Any]] = {
         "copy": lambda: other.copy_(x),
         "noise: x + randn_like(x)": lambda: x + torch.randn_like(x),

@@ -9,8 +9,8 @@ Idea     everything is timed in one run and takes turns, the best of several rep
 Rows     send = all of it: norm, clipping, words, sampling, packing, checksums, header; default = what
          users get, rotated in blocks (`calibrate("imvu", ...)`), the others as in the paper; receive =
          checks and exact sums, per payload added; torch noise = x + randn_like(x); published =
-         softmax over natural parameters, bernoulli (one bit) or multinomial, int64; AES = the words
-         alone; read = memory read.
+         softmax over natural parameters, bernoulli (one bit) or multinomial, int64; read = memory
+         read.
 
     python benchmarks/uplink.py [--large] [--linear] [--huge] [--memory] [--repeats 7]
 """
@@ -31,7 +31,6 @@ from uplink_kernels import PUBLISHED, Timed, published_way
 
 from quietbit.design.solve import solve
 from quietbit.design.table import DesignSpec
-from quietbit.kernel.rng import secure_rng
 from quietbit.mechanism.ball import Ball, Norm
 from quietbit.mechanism.calibrate import calibrate
 from quietbit.mechanism.interpolated import InterpolatedMVU
@@ -88,16 +87,9 @@ def published_symbols(x: torch.Tensor, natural: torch.Tensor) -> torch.Tensor:
 
 def tasks_for(x: np.ndarray[Any, Any], threads: int) -> tuple[Timed, dict[str, int]]:
     """What is timed, and how many coordinates each task handles."""
-    tensor, rng, buffer = torch.from_numpy(x), secure_rng(), np.empty(1 << 17, dtype=np.uint16)
-
-    def keystream() -> None:
-        read = rng.draw(x.size).reader(0)
-        for _ in range(x.size // buffer.size):
-            read(buffer)
-
+    tensor = torch.from_numpy(x)
     tasks: Timed = {
         "read": lambda: float(tensor.sum()),
-        "AES (one thread)": keystream,
         "torch noise": lambda: tensor + torch.randn_like(tensor),
     }
     tasks["send, default"] = partial(default_uplink(x.size, threads).send, x)

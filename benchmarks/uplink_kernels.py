@@ -5,8 +5,7 @@ Idea     everything is timed in one run and interleaved, the best of several rep
 Rows     clip + sample = what `send` does before framing (L2 norm, clip factor, cryptographic words,
          sampling, packing, and the check that nobody wrote to the update meanwhile); rotate = in
          blocks of 4,096, fused with it; torch noise = x + randn_like(x); published = softmax over
-         natural parameters, torch.bernoulli, int64; AES = the words alone; read = summing the
-         update, i.e. reading memory.
+         natural parameters, torch.bernoulli, int64; read = summing the update, i.e. reading memory.
 
     python benchmarks/uplink_kernels.py [--large] [--repeats 7]
 
@@ -82,17 +81,10 @@ def published_way(
 
 def tasks_for(x: np.ndarray[Any, Any], threads: int, epsilon: float) -> Timed:
     kernel, rng, tensor = select("cpu", threads=threads), secure_rng(), torch.from_numpy(x)
-    buffer = np.empty(1 << 17, dtype=np.uint16)
     slice_of = tensor[: min(x.size, PUBLISHED)]
-
-    def keystream() -> None:
-        read = rng.draw(x.size).reader(0)
-        for _ in range(x.size // buffer.size):
-            read(buffer)
 
     tasks: Timed = {
         "read": lambda: float(tensor.sum()),
-        "AES (one thread)": keystream,
         "norm": lambda: kernel.norm(x, 2),
         "torch noise": lambda: tensor + torch.randn_like(tensor),
     }

@@ -13,15 +13,15 @@ from typing import Any
 import torch
 
 from quietbit import Ball, Norm, Uplink, calibrate
-from quietbit.kernel.rng import DeviceBlock
+from quietbit.kernel.rng import ChaChaBlock
 
 
 class FixedKey:
     """The same key for every draw: for comparisons alone."""
 
-    def draw(self, count: int) -> DeviceBlock:
+    def draw(self, count: int) -> ChaChaBlock:
         """Make the block."""
-        return DeviceBlock(count, tuple(range(1, 9)))
+        return ChaChaBlock(count, tuple(range(1, 9)))
 
 
 def send(uplink: Uplink, update: Any) -> float:

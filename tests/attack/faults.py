@@ -133,9 +133,6 @@ class _Mapped:
     def primary(self, start: int, count: int) -> Any:
         return self.block.primary(0, self.source.size)[self.source[start : start + count]]
 
-    def reader(self, start: int) -> Any:
-        return _Reader(self, start)
-
     def ties(self, indices: Any) -> Any:
         return self.block.ties(self.source[indices])
 
@@ -144,15 +141,6 @@ class _Mapped:
         if start + count > size:
             return self.block.uniform64(stream, start, count)
         return self.block.uniform64(stream, 0, size)[self.source[start : start + count]]
-
-
-class _Reader:
-    def __init__(self, mapped: _Mapped, start: int) -> None:
-        self.mapped, self.start = mapped, start
-
-    def __call__(self, out: Any) -> None:
-        out[:] = self.mapped.primary(self.start, out.size)
-        self.start += out.size
 
 
 class RepeatedBits:

@@ -26,15 +26,10 @@ PACKAGES = {
     "nvflare": "nvflare",
 }
 FOLDERS = {"designs": "solved designs", "features": "features"}
-AES = {
-    True: "the processor has AES instructions",
-    False: "the processor has no AES instructions",
-    None: "whether the processor has AES instructions is unknown",
-}
 
 
 def doctor(json: JsonOption = False) -> int:
-    """Print versions, kernels, AES and GPU support, then test kernels, a certificate and a payload.
+    """Print versions, kernels and GPU support, then test kernels, a certificate and a payload.
 
     The exit code is 1 if a test fails.
 
@@ -100,26 +95,16 @@ def _machine() -> dict[str, Any]:
         },
         "default_kernel": default_kernel().name,
         "gpu": {"name": None, "gigabytes": 0.0, "reason": None, **support.gpu_support()},
-        "aes": {
-            "instructions": support.aes_instructions(),
-            "gigabytes_per_second": support.aes_gigabytes_per_second(),
-        },
     }
 
 
-def _machine_rows(folders: Any, kernels: Any, default_kernel: str, gpu: Any, aes: Any) -> list[Row]:
+def _machine_rows(folders: Any, kernels: Any, default_kernel: str, gpu: Any) -> list[Row]:
     rows = []
     for name, kernel in kernels.items():
         usual = "available, the default" if name == default_kernel else "available"
         rows.append(Row(name, f"kernel {name}", kernel["available"], kernel["reason"] or usual))
-    speed = aes["gigabytes_per_second"]
-    if speed is None:
-        measured = "cryptography is not installed"
-    else:
-        measured = f"{speed:.1f} GB/s measured on one thread"
     return [
         *rows,
-        Row("aes", "AES", aes, f"{AES[aes['instructions']]}; {measured}"),
         Row(
             "gpu", "GPU", gpu["name"], gpu["reason"] or f"{gpu['name']}, {gpu['gigabytes']:.0f} GB"
         ),

@@ -1,21 +1,19 @@
-"""The CPU kernel: chunks that fit the caches, passes in C, and the requested number of threads.
+"""The CPU kernel: passes in C over the caller's buffers, on the requested number of threads.
 
-Idea     a thread processes its range in chunks of 131,072 coordinates: words are expanded into a
-         small buffer, inputs are read once, packed bytes are written once, and no memory grows with
-         the update. A rotated update exists one block at a time: signs, factor, butterflies and
-         sampling follow while the block is in the first-level cache. Undecided coordinates are
-         settled in batches by the exact law. The ranges of threads begin at byte boundaries, so
-         threads share nothing; the C library (`c/quietbit.h`) has no locks and no state.
+Idea     two passes over an update, one for its norm and one that makes random words, rotates,
+         samples, settles and packs, each a single call per thread (`c/quietbit.h`). C works in
+         tiles of 4,096 coordinates that stay in the first-level cache, and neither allocates nor
+         keeps anything, so no memory grows with the update. The ranges of threads begin at byte
+         boundaries, so threads share nothing.
 """
 
 from __future__ import annotations
 
 import ctypes
-import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache, partial
-from typing import Any, ClassVar, TypeAlias, final
+from typing import Any, ClassVar, final
 
 import numpy as np
 from attrs import field, frozen
@@ -25,8 +23,8 @@ from quietbit._typing import Codes, FloatVector
 from quietbit.errors import check_int
 from quietbit.kernel import c as native
 from quietbit.kernel.base import Job, Kernel, packed_size
-from quietbit.kernel.c import Sampling, Undecided, address
-from quietbit.kernel.cpu_plan import law_of, sampling_of
+from quietbit.kernel.c import address
+from quietbit.kernel.cpu_plan import blocks_of, sampling_of, update_of
 from quietbit.kernel.expand import TILE, seed_state, whole_tiles
 from quietbit.kernel.norm import BLOCK, Flat, exact_sum
 from quietbit.kernel.normals import MAX_COUNT, quantile_table
@@ -35,12 +33,8 @@ from quietbit.kernel.transform import Blocks, check_finite_rotation
 
 __all__ = ["CpuKernel"]
 
-CHUNK = 1 << 17  # coordinates sampled at once; also bounds the list of undecided ones
-NORM_CHUNK = 1 << 19
-SETTLE = 4096  # undecided coordinates worth one call of the exact law
 FEW = 1 << 18  # coordinates per thread below which starting a thread does not pay
 NO_SUMS = np.empty(0)
-Bounds: TypeAlias = list[tuple[int, int]]
 
 
 def _threads(value: int) -> int:
@@ -57,51 +51,31 @@ class CpuKernel(Kernel):
     threads: int = field(default=1, converter=_threads)
 
     def _sample(self, job: Job) -> float:
+        if job.blocks is not None and job.blocks.block > BLOCK:
+            return self._sample_copy(job, job.blocks)
         size = job.flat.size
-        blocks = job.blocks
-        least = 1
-        if blocks is not None:
-            if blocks.block > BLOCK:
-                return self._sample_copy(job, blocks)
-            least = blocks.block  # an overlapping last block must lie in one chunk
         how = sampling_of(job)
-        starts = range(0, max(0, size - least) + 1, CHUNK)
-        bounds = list(zip(starts, [*starts[1:], size], strict=True))
-        if len(bounds) == 1:
-            return _sample_chunks(job, how, bounds)[0]
+        update = update_of(job.flat)
+        sample = partial(native.library().qb_sample, ctypes.byref(how), ctypes.byref(update))
+        out = address(job.out)
+        # The last tile is longer, as an overlapping block joins the one before it.
+        tiles = max(1, size // BLOCK)
         sums: list[float] = []
 
         def task(first: int, last: int) -> None:
-            sums.extend(_sample_chunks(job, how, bounds[first:last]))
+            stop = size if last == tiles else last * BLOCK
+            sums.append(sample(out, first * BLOCK, stop))
 
-        workers = max(1, min(self.threads, size // FEW))
-        self._spread(task, len(bounds), 1, workers)
+        self._spread(task, tiles, size)
         return exact_sum(sums)
 
     def _block_sums(self, flat: Flat, order: int, scale: float) -> FloatVector:
-        block_sums = native.library().qb_block_sums
-        all_sums = [NO_SUMS]
-        for base, part in zip(flat.starts, flat.parts, strict=True):
-            sums = np.empty(-(-part.size // BLOCK))
-            out = address(sums)
-
-            def task(start: int, stop: int, base: int = base, out: int = out) -> None:
-                for first, last in _bounds(stop, NORM_CHUNK, start):
-                    piece = flat.piece(base + first, base + last)
-                    block_sums(
-                        address(piece),
-                        piece.itemsize == 8,
-                        last - first,
-                        scale,
-                        order,
-                        out + 8 * (first // BLOCK),
-                    )
-
-            self._spread(task, part.size, BLOCK)
-            all_sums.append(sums)
-        if len(all_sums) == 2:
-            return all_sums[1]
-        return np.concatenate(all_sums)
+        count = sum(blocks_of(part.size) for part in flat.parts)
+        sums = np.empty(count)
+        update = ctypes.byref(update_of(flat))
+        task = partial(native.library().qb_block_sums, update, scale, order, address(sums))
+        self._spread(task, count, flat.size)
+        return sums
 
     def _pack(self, codes: Codes, bits: int) -> bytes:
         if bits > 8:
@@ -123,7 +97,7 @@ class CpuKernel(Kernel):
         size = len(group)
         rows = (ctypes.c_void_p * size)(*map(address, group))
         how = (rows, size, bits, address(table), address(total), total.itemsize == 8)
-        self._spread(partial(native.library().qb_accumulate, *how), total.size, 512)
+        self._spread(partial(native.library().qb_accumulate, *how), total.size, total.size, 512)
 
     def _rotate(self, flat: Flat, factor: float, blocks: Blocks, kind: Any) -> Any:
         """Scale and flip signs in chunks, then transform."""
@@ -135,7 +109,7 @@ class CpuKernel(Kernel):
         sums = np.empty(-(-out.size // BLOCK)) if block == out.size else NO_SUMS
         self._transform(out[: blocks.whole], block, sums)
         if last is not None:
-            self._sign(out[-block:], last)
+            self._flip(Flat.of(out[-block:]), 1.0, last, out[-block:])
             self._transform(out[-block:], block)
         if not sums.size:
             sums = self._block_sums(Flat.of(out), 1, 1.0)
@@ -146,41 +120,19 @@ class CpuKernel(Kernel):
         block = blocks.block
         if last is not None:
             self._transform(values[-block:], block)
-            self._sign(values[-block:], last)
+            self._flip(Flat.of(values[-block:]), 1.0, last, values[-block:])
         # A mean has few rows that are not zero, and which they are is public.
         self._transform(values[: blocks.whole], block, sparse=True)
-        self._sign(values, first)
+        self._flip(Flat.of(values), 1.0, first, values)
 
     def _flip(
         self, flat: Flat, factor: float, words: NDArray[np.uint32], out: NDArray[Any]
     ) -> None:
-        """Write ``factor`` times the update, with its signs."""
-        flip = native.library().qb_flip
-        signs = address(words)
-        place = address(out)
-        wide = out.itemsize == 8
-
-        def task(start: int, stop: int) -> None:
-            for first, last in _bounds(stop, CHUNK, start):
-                piece = flat.piece(first, last)
-                to = place + first * out.itemsize
-                here = (address(piece), piece.itemsize == 8, last - first)
-                flip(*here, factor, signs + first // 8, to, wide)
-
-        self._spread(task, flat.size, 64)
-
-    def _sign(self, values: NDArray[Any], words: NDArray[np.uint32]) -> None:
-        """Change the signs of an array in place."""
-        flip = native.library().qb_flip
-        signs = address(words)
-        place = address(values)
-        wide = values.itemsize == 8
-
-        def task(start: int, stop: int) -> None:
-            here = place + start * values.itemsize
-            flip(here, wide, stop - start, 1.0, signs + start // 8, here, wide)
-
-        self._spread(task, values.size, 64)
+        """Write ``factor`` times the update, with its signs; ``out`` may be the update."""
+        update = ctypes.byref(update_of(flat))
+        target = (address(words), address(out), out.itemsize == 8)
+        task = partial(native.library().qb_flip, update, factor, *target)
+        self._spread(task, flat.size, flat.size, 64)
 
     def _transform(
         self, x: NDArray[Any], block: int, sums: FloatVector = NO_SUMS, sparse: bool = False
@@ -192,10 +144,10 @@ class CpuKernel(Kernel):
         functions = native.library()
         values = (address(x), x.itemsize == 8, x.size, block)
         ends = (address(sums) if sums.size else None, sparse)
-        threads = self.threads if 2 * x.size >= FEW else 1
         step = 0
         while parts := functions.qb_transform_parts(x.size, block, step):
-            self._spread(partial(functions.qb_transform, *values, step, *ends), parts, 1, threads)
+            task = partial(functions.qb_transform, *values, step, *ends)
+            self._spread(task, parts, 2 * x.size)
             step += 1
 
     def words(self, state: NDArray[np.uint32], count: int) -> NDArray[np.uint64]:
@@ -272,23 +224,20 @@ class CpuKernel(Kernel):
         )
 
     def _spread(
-        self, task: Callable[[int, int], None], size: int, multiple: int, most: int | None = None
+        self, task: Callable[[int, int], None], count: int, work: int, multiple: int = 1
     ) -> None:
-        """Run a task on ranges that start at multiples, one per thread if there is enough work.
+        """Run a task on ranges of ``0 .. count - 1`` that begin at multiples, one per thread.
 
-        Unless given, the most threads are those that have FEW numbers each.
+        There are as many as have FEW of the ``work`` numbers each.
         """
-        if most is None:
-            most = max(1, min(self.threads, size // FEW))
-        workers = min(size, most)
+        workers = min(count, self.threads, work // FEW)
         if workers <= 1:
-            task(0, size)
+            task(0, count)
             return
-        width = -(-size // (workers * multiple)) * multiple
-        bounds = _bounds(size, width)
+        width = -(-count // (workers * multiple)) * multiple
+        starts = range(0, count, width)
         with ThreadPoolExecutor(workers) as pool:
-            starts, stops = zip(*bounds, strict=True)
-            list(pool.map(task, starts, stops))
+            list(pool.map(task, starts, [*starts[1:], count]))
 
 
 @lru_cache(maxsize=1)
@@ -296,64 +245,3 @@ def _quantiles() -> tuple[int, Any]:
     """Return the address of the quantile table, and the table, which must outlive the address."""
     table = quantile_table()
     return address(table), table
-
-
-def _bounds(size: int, chunk: int, first: int = 0) -> Bounds:
-    """Return the chunks of a range."""
-    return [(start, min(size, start + chunk)) for start in range(first, size, chunk)]
-
-
-@final
-class _Buffers(threading.local):
-    """A thread's words and undecided coordinates; fresh pages would cost more than filling them."""
-
-    def __init__(self) -> None:
-        most = CHUNK + BLOCK
-        self.words = np.empty(most, np.uint16)
-        self.index = np.empty(most + SETTLE, np.int64)
-        self.word = np.empty(most + SETTLE, np.uint16)
-        self.value = np.empty(most + SETTLE, np.float64)
-        self.undecided = Undecided(*map(address, (self.index, self.word, self.value)))
-
-
-_buffers = _Buffers()
-
-
-def _sample_chunks(job: Job, how: Sampling, bounds: Bounds) -> list[float]:
-    """Sample chunks that start at multiples of 64; return each chunk's sum of |value|^order."""
-    words = _buffers.words
-    undecided = ctypes.byref(_buffers.undecided)
-    end = bounds[-1][1]
-    read = job.block.reader(bounds[0][0])
-    out = address(job.out)
-    total = ctypes.c_double()
-    listed = 0
-    sums = []
-    for start, stop in bounds:
-        read(words[: stop - start])
-        piece = job.flat.piece(start, stop)
-        listed = native.library().qb_sample(
-            ctypes.byref(how),
-            address(piece),
-            piece.itemsize == 8,
-            address(words),
-            start,
-            stop - start,
-            out,
-            undecided,
-            listed,
-            ctypes.byref(total),
-        )
-        sums.append(total.value)
-        if listed >= SETTLE or (listed and stop == end):
-            _settle(job, listed)
-            listed = 0
-    return sums
-
-
-def _settle(job: Job, listed: int) -> None:
-    """Overwrite the codes of undecided coordinates by those of the exact law."""
-    ties = np.ascontiguousarray(job.block.ties(_buffers.index[:listed]), np.uint64)
-    law = ctypes.byref(law_of(job))
-    undecided = ctypes.byref(_buffers.undecided)
-    native.library().qb_resolve(law, undecided, address(ties), listed, address(job.out))

@@ -1,4 +1,4 @@
-"""How C decides the codes of a release: its structures, filled from a sampler's tables.
+"""What C needs for a release: an update, random words and a sampler's tables, as structures.
 
 Idea     one bit is decided by a polynomial where one is good enough, more bits by lines on cells
          (`tables.py`); a gain that no plan can hold leaves every coordinate to the exact law. What
@@ -18,16 +18,36 @@ from quietbit.kernel.c import (
     MAX_COEFFICIENTS,
     Cells,
     Law,
+    Part,
     Polynomial,
+    Random,
     Rotation,
     Sampling,
+    Update,
     address,
 )
+from quietbit.kernel.norm import BLOCK, KINDS, Flat
+from quietbit.kernel.rng import PRIMARY, TIES, ChaChaBlock, PhiloxBlock, WordBlock
 from quietbit.kernel.sampler import Sampler, level_knots
 from quietbit.kernel.tables import cell_table, threshold_plan
 from quietbit.kernel.transform import Blocks
 
-__all__ = ["law_of", "sampling_of"]
+__all__ = ["blocks_of", "sampling_of", "update_of"]
+
+
+def update_of(flat: Flat) -> Update:
+    """Return an update for C, which stays valid as long as its arrays live."""
+    parts = []
+    block = 0
+    for start, part in zip(flat.starts, flat.parts, strict=True):
+        parts.append(Part(address(part), start, part.size, block, KINDS[part.dtype]))
+        block += blocks_of(part.size)
+    return Update((Part * len(parts))(*parts), len(parts), flat.size)
+
+
+def blocks_of(size: int) -> int:
+    """Return the number of blocks of a norm."""
+    return -(-size // BLOCK)
 
 
 def sampling_of(job: Job) -> Sampling:
@@ -35,6 +55,8 @@ def sampling_of(job: Job) -> Sampling:
     sampler = job.sampler
     rate = job.gain.approximate()
     how = Sampling(bits=sampler.bits, order=job.order)
+    how.law = ctypes.pointer(_with_gain(_law(sampler), tuple(job.gain)))
+    how.random = ctypes.pointer(_random(job.block, job.flat.size))
     polynomial = None
     if sampler.bits == 1:  # with more bits a fit may take a second
         polynomial = _polynomial(sampler)
@@ -46,12 +68,6 @@ def sampling_of(job: Job) -> Sampling:
     if job.blocks is not None:
         how.rotation = ctypes.pointer(_rotation(job.blocks, job.factor))
     return how
-
-
-def law_of(job: Job) -> Law:
-    """Return the exact law of the codes of a job."""
-    law: Law = _with_gain(_law(job.sampler), tuple(job.gain))
-    return law
 
 
 def _with_gain(plan: Any, gain: Any) -> Any:
@@ -68,6 +84,21 @@ def _rotation(blocks: Blocks, factor: float) -> Rotation:
     rotation = Rotation(factor, address(signs), last, blocks.size, blocks.block)
     rotation.signs_kept = (signs, last_signs)
     return rotation
+
+
+def _random(block: WordBlock, size: int) -> Random:
+    """Return a release's words: a key, or for blocks of another kind all words."""
+    if isinstance(block, ChaChaBlock):
+        return Random(key=block.key)
+    if isinstance(block, PhiloxBlock):
+        primary = tuple(block.key(PRIMARY).tolist())
+        ties = tuple(block.key(TIES).tolist())
+        return Random(seeded=primary, seeded_ties=ties, is_seeded=1)
+    words = np.ascontiguousarray(block.primary(0, size), np.uint16)
+    tie_words = np.ascontiguousarray(block.ties(np.arange(size)), np.uint64)
+    random = Random(address(words), address(tie_words))
+    random.kept = (words, tie_words)
+    return random
 
 
 @lru_cache(maxsize=32)

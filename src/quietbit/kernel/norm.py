@@ -1,7 +1,7 @@
 """An update as one flat vector, its norm, and the factor that clips it to a ball.
 
-Idea     kernels read an update in pieces and never copy all of it: a piece inside one contiguous
-         float32 or float64 array is a view of it, any other is a copy. A norm adds blocks of 4,096
+Idea     kernels read an update in pieces and never copy all of it, except for arrays that are not
+         contiguous or in another byte order. A norm adds blocks of 4,096
          values, 16 rows of 256 lanes: rows one after the other, lanes by halving, the blocks' sums
          by `math.fsum`. The order is fixed, so threads and devices agree to the last bit.
 Symbols  N the exact norm, N' the computed one: |N' - N| < NORM_ERROR N (docs/theory/numerics.md); f
@@ -26,12 +26,18 @@ from typing import Any, final
 import numpy as np
 from numpy.typing import NDArray
 
-from quietbit.arrays import NUMPY_FLOATS, as_array, is_tensor
+from quietbit.arrays import as_array, is_tensor
 from quietbit.errors import InvalidParameter, check_real
 
-__all__ = ["BLOCK", "LANES", "NORM_ERROR", "ROWS", "Clip", "Flat", "clip_factor", "widen"]
+__all__ = ["BLOCK", "KINDS", "LANES", "NORM_ERROR", "ROWS", "Clip", "Flat", "clip_factor", "widen"]
 
-ACCEPTED = {*NUMPY_FLOATS, "uint16"}
+# The numbers of types in C; the last one is for the bits of bfloat16.
+KINDS = {
+    np.dtype(np.float32): 0,
+    np.dtype(np.float64): 1,
+    np.dtype(np.float16): 2,
+    np.dtype(np.uint16): 3,
+}
 RULE = "float16, float32, float64, or uint16 for the bits of bfloat16"
 NORM_ERROR = 2.0**-48
 LOOK_ERROR = 2.0**-40
@@ -47,7 +53,7 @@ BLOCK = ROWS * LANES
 @final
 @dataclass(frozen=True, slots=True, eq=False)
 class Flat:
-    """Consecutive arrays as one vector, in which ``parts[i]`` begins at ``starts[i]``."""
+    """Consecutive contiguous 1-D arrays as one vector; ``parts[i]`` begins at ``starts[i]``."""
 
     parts: tuple[NDArray[Any], ...]
     starts: tuple[int, ...]
@@ -73,12 +79,15 @@ class Flat:
                 part = as_array(array)
             else:
                 part = np.asarray(array)
-            if part.dtype.name not in ACCEPTED:
+            shape = part.shape
+            kind = part.dtype.newbyteorder("=")
+            if kind not in KINDS:
                 raise InvalidParameter.of("type of the update", RULE, str(part.dtype))
-            parts.append(part)
+            parts.append(np.ascontiguousarray(part, kind).reshape(-1))
             starts.append(size)
             size += part.size
-        shape = (size,) if several else parts[0].shape
+        if several:
+            shape = (size,)
         return cls(tuple(parts), tuple(starts), size, shape)
 
     def copied(self) -> list[NDArray[Any]]:
@@ -100,8 +109,7 @@ class Flat:
             begin = start - offset
             end = min(part.size, stop - offset)
             if end > begin:
-                flat = part.reshape(-1) if part.flags.c_contiguous else part.flat
-                pieces.append(widen(flat[begin:end]))
+                pieces.append(widen(part[begin:end]))
                 start += end - begin
             index += 1
         if len(pieces) == 1:
@@ -110,13 +118,12 @@ class Flat:
 
 
 def widen(values: NDArray[Any]) -> NDArray[Any]:
-    """Return half precision as float32, other types in this machine's byte order; always exact."""
-    native = values.dtype.newbyteorder("=")
-    if native == np.float16:
+    """Return half precision as float32, exactly, and other types as they are."""
+    if values.dtype == np.float16:
         return values.astype(np.float32)
-    if native == np.uint16:  # bfloat16: the upper half of a float32's bits
+    if values.dtype == np.uint16:  # bfloat16: the upper half of a float32's bits
         return (values.astype(np.uint32) << np.uint32(16)).view(np.float32)
-    return np.ascontiguousarray(values, dtype=native)
+    return values
 
 
 def exact_sum(sums: list[float]) -> float:

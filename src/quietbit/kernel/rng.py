@@ -1,25 +1,23 @@
-"""Random bits: from the operating system, from a seed for simulations, or from a key on a GPU.
+"""Random bits: from a key of the operating system, or from a seed for simulations.
 
 Idea     a release of d coordinates draws one block of words and reads it by coordinate number, so
-         that chunks, threads and devices see the same words. Coordinate k has 16 primary bits, 48
+         that tiles, threads and devices see the same words. Coordinate k has 16 primary bits, 48
          tie bits that are read only when the primary ones leave the code undecided, and as many
          64-bit words in numbered streams as a mechanism needs.
-Secure   a draw takes a fresh 16-byte key from the operating system and expands it with AES-128 in
-         counter mode. The upper half of the counter is the stream's number, the lower half the
-         position, so no two words of a draw share a counter and no two draws share a key. No state
-         is stored between draws, so a fork repeats no words.
-Device   a draw takes 256 fresh bits; every word is ChaCha with 12 rounds of that key and the
-         coordinate's number, so a GPU makes its words in registers. Stream s is the block sequence
-         with nonce s. Coordinate i has 16 bits, lower half first, of word 4 ((i mod 4096) div 1024)
-         + (i mod 8) div 2 of block 128 (i div 4096) + (i mod 1024) div 8: a thread has 8 neighbours
-         in each of four rows. 64-bit word i is words 2 i and 2 i + 1 of its stream.
+Secure   a draw takes 256 fresh bits from the operating system; every word is ChaCha with 12 rounds
+         of that key and the coordinate's number. Stream s is the block sequence with nonce s, so no
+         two words of a draw share a block. No state is stored between draws, so a fork repeats no
+         words. C and GPUs make the words where they are used, to the same bits.
+Primary  coordinate i has 16 bits, lower half first, of word 4 ((i mod 4096) div 1024) + (i mod 8)
+         div 2 of block 128 (i div 4096) + (i mod 1024) div 8 of stream 0: a thread of a GPU has 8
+         neighbours in each of four rows. 64-bit word i is words 2 i and 2 i + 1 of its stream.
 Cipher   a stream of ChaCha starts from sixteen 32-bit words (constants 4, key 8, block number 2,
          nonce 2, lower halves first); block n is a function of those with n added to the block
          number. Keys of 128 bits are repeated and marked by the constants TAU. Every other ChaCha
          of the library is tested against `chacha_blocks`.
-Source   NIST SP 800-38A (counter mode); Steele, Lea, Flood (OOPSLA 2014) for the seeded tie words;
-         Bernstein (2008) and RFC 8439 for ChaCha, of which the best published attacks reach 7
-         rounds.
+Source   Bernstein (2008) and RFC 8439 for ChaCha, of which the best published attacks reach 7
+         rounds; Salmon et al. (SC 2011) for Philox; Steele, Lea, Flood (OOPSLA 2014) for the seeded
+         tie words.
 """
 
 from __future__ import annotations
@@ -27,7 +25,7 @@ from __future__ import annotations
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from functools import partial
+from functools import lru_cache
 from itertools import count
 from typing import Any, Protocol, TypeAlias, final
 
@@ -35,13 +33,15 @@ import numpy as np
 from attrs import field, frozen
 from numpy.typing import NDArray
 
-from quietbit.errors import InvalidParameter, check_int, require_module
+from quietbit.errors import InvalidParameter, MissingDependency, check_int
+from quietbit.kernel import c as native
 
 __all__ = [
+    "ChaChaBlock",
+    "PhiloxBlock",
     "RandomBits",
     "WordBlock",
     "check_rng",
-    "device_rng",
     "secure_rng",
     "seeded_rng",
     "start_state",
@@ -50,18 +50,16 @@ __all__ = [
 Words16: TypeAlias = NDArray[np.uint16]
 Words64: TypeAlias = NDArray[np.uint64]
 Indices: TypeAlias = NDArray[np.int64]
-# Writes the primary words from a coordinate on into a buffer.
-Filler: TypeAlias = Callable[[int, Words16], None]
 
 PRIMARY = 0  # the streams of primary bits and of tie bits; those of mechanisms start at OTHER
 TIES = 1
 OTHER = 2
-ZEROS = bytes(1 << 18)  # encrypted to obtain keystream; short enough to stay in the cache
 MAX_COUNT = 2**60
 MAX_STREAM = 2**32  # of a mechanism
 ROUNDS = 12
 SIGMA = b"expand 32-byte k"
 TAU = b"expand 16-byte k"
+LOW16 = np.uint32(0xFFFF)
 LOW32 = np.uint64(0xFFFFFFFF)
 HALF = np.uint64(32)
 LANES = 128  # GPU threads that share a tile of 4,096 coordinates
@@ -76,32 +74,10 @@ class WordBlock(ABC):
     count: int
 
     @final
-    def reader(self, start: int) -> Callable[[Words16], None]:
-        """Return a function that fills buffers with consecutive primary words from ``start`` on.
-
-        Each thread needs a reader of its own.
-        """
-        _check_range(start, 0, self.count)
-        fill = self._filler(start)
-        position = start
-
-        def read(out: Words16) -> None:
-            nonlocal position
-            remaining = self.count - position
-            if out.size > remaining:
-                raise InvalidParameter.of("number of words", f"at most {remaining}", out.size)
-            fill(position, out)
-            position += out.size
-
-        return read
-
-    @final
     def primary(self, start: int, count: int) -> Words16:
         """Return the 16 primary bits of coordinates ``start .. start + count - 1``."""
         _check_range(start, count, self.count)
-        out = np.empty(count, dtype="<u2")
-        self._filler(start)(start, out)
-        return out
+        return self._primary(start, count)
 
     @final
     def ties(self, indices: Indices) -> Words64:
@@ -122,8 +98,7 @@ class WordBlock(ABC):
         return self._words(OTHER + stream, start, count)
 
     @abstractmethod
-    def _filler(self, start: int) -> Filler:
-        """Return a function that fills consecutive buffers with primary words from ``start`` on."""
+    def _primary(self, start: int, count: int) -> Words16: ...
 
     @abstractmethod
     def _ties(self, chosen: Indices) -> Words64: ...
@@ -148,13 +123,7 @@ def check_rng(rng: Any) -> None:
 
 def secure_rng() -> RandomBits:
     """Return unpredictable random bits: each draw expands a fresh key of the operating system."""
-    require_module("cryptography", "all")
-    return _Source("secure_rng()", _SecureBlock)
-
-
-def device_rng() -> RandomBits:
-    """Return random bits that a GPU makes in registers; other kernels compute them in numpy."""
-    return _Source("device_rng()", DeviceBlock)
+    return _Source("secure_rng()", ChaChaBlock)
 
 
 def seeded_rng(seed: int) -> RandomBits:
@@ -170,7 +139,7 @@ def seeded_rng(seed: int) -> RandomBits:
     key = check_int(seed, "seed", 0)
     numbers = count()
     name = f"seeded_rng({key})  # reproducible, NOT private"
-    return _Source(name, lambda size: _SeededBlock(size, key, next(numbers)))
+    return _Source(name, lambda size: PhiloxBlock(size, key, next(numbers)))
 
 
 @final
@@ -188,69 +157,20 @@ class _Source:
 
 @final
 @frozen(eq=False)
-class _SecureBlock(WordBlock):
-    _key: bytes = field(factory=partial(os.urandom, 16), repr=False)
+class PhiloxBlock(WordBlock):
+    """Draw ``number`` of a seed: Philox4x64 with ten rounds, and a mixer for single tie words."""
 
-    def _filler(self, start: int) -> Filler:
-        return partial(_expand, self._keystream(PRIMARY, 2 * start))
-
-    def _ties(self, chosen: Indices) -> Words64:
-        counters = np.empty((chosen.size, 2), dtype=">u8")
-        counters[:, 0] = TIES
-        counters[:, 1] = chosen >> 1
-        # The block cipher on counters is counter mode with random access. A new context each time:
-        # threads share this block, and a context serves one caller at a time.
-        ciphers = require_module("cryptography.hazmat.primitives.ciphers", "all")
-        cipher = ciphers.Cipher(ciphers.algorithms.AES(self._key), ciphers.modes.ECB())
-        keystream = cipher.encryptor().update(counters.tobytes())
-        halves = np.frombuffer(keystream, dtype="<u8")
-        place = 2 * np.arange(chosen.size) + (chosen & 1)
-        return halves[place].astype(np.uint64, copy=False)
-
-    def _words(self, stream: int, start: int, count: int) -> Words64:
-        out = np.empty(count, dtype="<u8")
-        _expand(self._keystream(stream, 8 * start), start, out)
-        return out
-
-    def _keystream(self, stream: int, offset: int) -> Any:
-        """Return a counter-mode encryptor placed ``offset`` bytes into a stream."""
-        ciphers = require_module("cryptography.hazmat.primitives.ciphers", "all")
-        counter = ((stream << 64) | (offset // 16)).to_bytes(16, "big")
-        cipher = ciphers.Cipher(ciphers.algorithms.AES(self._key), ciphers.modes.CTR(counter))
-        encryptor = cipher.encryptor()
-        skipped = offset % 16
-        if skipped:
-            encryptor.update(ZEROS[:skipped])
-        return encryptor
-
-
-def _expand(encryptor: Any, start: int, out: NDArray[Any]) -> None:
-    """Overwrite ``out`` with keystream, one cache-sized piece at a time, without a copy."""
-    octets = out.view(np.uint8)
-    for at in range(0, octets.size, len(ZEROS)):
-        piece = octets[at : at + len(ZEROS)]
-        encryptor.update_into(memoryview(ZEROS)[: piece.size], piece)
-
-
-@final
-@frozen(eq=False)
-class _SeededBlock(WordBlock):
     seed: int
     number: int
 
-    def _filler(self, start: int) -> Filler:
-        key = self._key(PRIMARY)
-
-        def fill(at: int, out: Words16) -> None:
-            first = at // 4  # four primary words per 64-bit word
-            last = (at + out.size + 3) // 4
-            words = _philox(key, first, last - first).astype("<u8", copy=False)
-            out[:] = words.view("<u2")[at - 4 * first :][: out.size]
-
-        return fill
+    def _primary(self, start: int, count: int) -> Words16:
+        first = start // 4  # four primary words per 64-bit word
+        last = (start + count + 3) // 4
+        words = _philox(self.key(PRIMARY), first, last - first).astype("<u8", copy=False)
+        return words.view("<u2")[start - 4 * first :][:count]
 
     def _ties(self, chosen: Indices) -> Words64:
-        key = self._key(TIES)
+        key = self.key(TIES)
         state = (chosen.astype(np.uint64) ^ key[0]) * np.uint64(0x9E3779B97F4A7C15) + key[1]
         state = (state ^ (state >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
         state = (state ^ (state >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
@@ -258,9 +178,10 @@ class _SeededBlock(WordBlock):
         return mixed
 
     def _words(self, stream: int, start: int, count: int) -> Words64:
-        return _philox(self._key(stream), start, count)
+        return _philox(self.key(stream), start, count)
 
-    def _key(self, stream: int) -> Words64:
+    def key(self, stream: int) -> Words64:
+        """Return the two words that a stream is made from."""
         sequence = np.random.SeedSequence(self.seed, spawn_key=(self.number, stream))
         return sequence.generate_state(2, np.uint64).astype(np.uint64)
 
@@ -275,7 +196,7 @@ def _philox(key: Words64, start: int, count: int) -> Words64:
 
 @final
 @frozen(eq=False)
-class DeviceBlock(WordBlock):
+class ChaChaBlock(WordBlock):
     """One draw from a key of eight 32-bit words, which `repr` does not show."""
 
     key: tuple[int, ...] = field(repr=False)
@@ -284,21 +205,24 @@ class DeviceBlock(WordBlock):
     def _fresh_key(self) -> tuple[int, ...]:
         return tuple(np.frombuffer(os.urandom(32), "<u4").tolist())
 
-    def _filler(self, start: int) -> Filler:
-        def fill(at: int, out: Words16) -> None:
-            i = np.arange(at, at + out.size, dtype=np.int64)
-            block = LANES * (i // TILE) + (i % ROW) // 8
-            word = 4 * (i % TILE // ROW) + (i % 8) // 2
-            half = (16 * (i % 2)).astype(np.uint32)
-            out[:] = (self._chosen(PRIMARY, block, word) >> half) & np.uint32(0xFFFF)
-
-        return fill
+    def _primary(self, start: int, count: int) -> Words16:
+        i = np.arange(start, start + count, dtype=np.int64)
+        block = LANES * (i // TILE) + (i % ROW) // 8
+        word = 4 * (i % TILE // ROW) + (i % 8) // 2
+        half = (16 * (i % 2)).astype(np.uint32)
+        return ((self._chosen(PRIMARY, block, word) >> half) & LOW16).astype(np.uint16)
 
     def _ties(self, chosen: Indices) -> Words64:
-        return self._pairs(TIES, chosen) & np.uint64(2**48 - 1)
+        return self._pairs(TIES, chosen)
 
     def _words(self, stream: int, start: int, count: int) -> Words64:
-        return self._pairs(stream, np.arange(start, start + count, dtype=np.int64))
+        library = _library()
+        if library is None:
+            return self._pairs(stream, np.arange(start, start + count, dtype=np.int64))
+        key = np.array(self.key, np.uint32)
+        out = np.empty(count, np.uint64)
+        library.qb_stream_words(native.address(key), stream, start, count, native.address(out))
+        return out
 
     def _pairs(self, stream: int, i: Indices) -> Words64:
         """Return 64 bits for each i: words 2 i and 2 i + 1 of a stream, the lower half first."""
@@ -311,6 +235,15 @@ class DeviceBlock(WordBlock):
         distinct, where = np.unique(block, return_inverse=True)
         state = start_state(np.array(self.key, "<u4").tobytes(), stream.to_bytes(8, "little"))
         return chacha_blocks(state, distinct, ROUNDS)[word, where.reshape(-1)]
+
+
+@lru_cache(maxsize=1)
+def _library() -> Any:
+    """Return the C kernel, which makes words a hundred times faster, or None without it."""
+    try:
+        return native.library()
+    except MissingDependency:
+        return None
 
 
 def _check_range(start: int, count: int, size: int) -> None:

@@ -1,26 +1,18 @@
-"""What this machine supports: which kernels run, its instructions for AES, and its GPU.
+"""What this machine supports: which kernels run, and its GPU.
 
-Idea     a kernel runs if `select` returns it; otherwise its refusal is the reason. The speed of AES
-         is measured, because the random words of production come from it.
+Idea     a kernel runs if `select` returns it; otherwise its refusal is the reason.
 """
 
 from __future__ import annotations
 
 import platform
-import time
 from importlib.util import find_spec
-from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from quietbit.errors import QuietbitError, how_to_install, require_module
-from quietbit.kernel.rng import secure_rng
 from quietbit.kernel.select import GPU_KERNELS, KERNELS, select
 
-__all__ = ["aes_gigabytes_per_second", "aes_instructions", "gpu_support", "kernel_support"]
-
-CPU_FACTS = Path("/proc/cpuinfo")
+__all__ = ["gpu_support", "kernel_support"]
 
 
 def kernel_support() -> dict[str, str]:
@@ -33,33 +25,6 @@ def kernel_support() -> dict[str, str]:
         except (QuietbitError, ImportError, OSError, RuntimeError) as error:
             reasons[name] = " ".join(str(error).split())
     return reasons
-
-
-def aes_instructions(facts: Path = CPU_FACTS) -> bool | None:
-    """Return whether the processor reports AES instructions; ``None`` if that is unknown."""
-    try:
-        lines = facts.read_text(encoding="utf-8", errors="replace").splitlines()
-    except OSError:
-        return None
-    flags = [line for line in lines if line.lower().startswith(("flags", "features"))]
-    if not flags:
-        return None
-    return all("aes" in line.partition(":")[2].split() for line in flags)
-
-
-def aes_gigabytes_per_second(seconds: float = 0.2) -> float | None:
-    """Measure `secure_rng` (AES-128, counter mode) on a thread; ``None`` without cryptography."""
-    try:
-        read = secure_rng().draw(2**60).reader(0)
-    except QuietbitError:
-        return None
-    words = np.empty(1 << 19, np.uint16)
-    made = 0
-    start = time.perf_counter()
-    while (passed := time.perf_counter() - start) < seconds:
-        read(words)
-        made += words.nbytes
-    return made / passed / 1e9
 
 
 def gpu_support() -> dict[str, Any]:

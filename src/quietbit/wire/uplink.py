@@ -20,7 +20,7 @@ from quietbit._typing import FloatVector
 from quietbit.arrays import Structure, dtype_name, flatten, restore
 from quietbit.errors import InvalidParameter, InvalidPayload, check_int, require
 from quietbit.kernel.base import Kernel
-from quietbit.kernel.rng import RandomBits, check_rng, device_rng, secure_rng
+from quietbit.kernel.rng import RandomBits, check_rng, secure_rng
 from quietbit.kernel.select import default_kernel, select
 from quietbit.mechanism.abilities import Batches, SampleGradients
 from quietbit.mechanism.ball import check_clip
@@ -132,16 +132,11 @@ class Uplink:
         The update's arrays are float16, bfloat16, float32 or float64 and are clipped together,
         under one norm. ``rng`` is the operating system's by default. Refused before a random bit is
         drawn: a NaN or infinite entry, a wrong number of entries, a structure other than ``like``.
-        Tensors on a GPU are clipped and randomised there, with bits that the GPU expands from a key
-        of the operating system's; only the payload leaves it.
+        Tensors on a GPU are clipped and randomised there; only the payload leaves it.
         """
         parts, on_gpu = self._parts(update)
-        if on_gpu:
-            kernel = _device_kernel()
-            source = device_rng() if rng is None else rng
-        else:
-            kernel = self._kernel
-            source = secure_rng() if rng is None else rng
+        kernel = _device_kernel() if on_gpu else self._kernel
+        source = secure_rng() if rng is None else rng
         check_rng(source)
         write = partial(self.mechanism.write, parts, self.clip, source, kernel)
         return build(self.header, write)

@@ -67,21 +67,8 @@ class GivenBlock:
     def primary(self, start: int, count: int) -> Any:
         return self.words[start : start + count]
 
-    def reader(self, start: int) -> GivenReader:
-        return GivenReader(self.words, start)
-
     def ties(self, indices: Any) -> Any:
         return self.tie_words[indices]
 
     def uniform64(self, stream: int, start: int, count: int) -> Any:
         return np.zeros(count, np.uint64)
-
-
-@dataclass
-class GivenReader:
-    words: Any
-    at: int
-
-    def __call__(self, out: Any) -> None:
-        out[:] = self.words[self.at : self.at + out.size]
-        self.at += out.size

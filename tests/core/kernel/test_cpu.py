@@ -9,10 +9,10 @@ import pytest
 
 from core.kernel.makers import make_sampler
 from quietbit.kernel import cpu, cpu_plan
+from quietbit.kernel.base import packed_size
 from quietbit.kernel.cpu import CpuKernel
 from quietbit.kernel.reference import ReferenceKernel
 from quietbit.kernel.rng import secure_rng, seeded_rng
-from quietbit.kernel.sampler import Gain
 from quietbit.kernel.tables import threshold_plan
 from refusals import refuses
 
@@ -33,26 +33,37 @@ def test_memory_does_not_grow_with_the_update(bits: int) -> None:
 
 
 @pytest.mark.parametrize("bits", [1, 2])
-def test_many_chunks_and_threads_agree_with_one(bits: int) -> None:
+@pytest.mark.parametrize("block", [None, 4096])
+def test_any_number_of_threads_gives_the_same_payload(bits: int, block: int | None) -> None:
     sampler = make_sampler(2, bits, 2.0)
-    inputs = np.random.default_rng(0).normal(size=7 * cpu.CHUNK + 12_345).astype(np.float32)
-    sampled = [CpuKernel(threads).sample(sampler, inputs, seeded_rng(1)) for threads in (1, 2, 5)]
-    np.testing.assert_array_equal(sampled[0], sampled[1])
-    np.testing.assert_array_equal(sampled[0], sampled[2])
-    assert len({CpuKernel(threads).norm(inputs, 2) for threads in (1, 2, 5)}) == 1
-    few = slice(4 * cpu.CHUNK - 500, 4 * cpu.CHUNK + 500)
-    block = seeded_rng(1).draw(inputs.size)
-    from quietbit.kernel.reference import exact_codes
+    size = 3 * cpu.FEW + 4099
+    inputs = np.random.default_rng(0).normal(size=size).astype(np.float32)
+    parts = [inputs[:70_001], inputs[70_001:]]
+    payloads = set()
+    for threads in (1, 2, 3):
+        out = np.empty(packed_size(bits, size), np.uint8)
+        kernel = CpuKernel(threads)
+        if block is None:
+            kernel.sample_clipped(sampler, parts, 2, 1.0, seeded_rng(1), out)
+        else:
+            kernel.sample_rotated(sampler, parts, 5, block, 1.0, seeded_rng(1), out)
+        payloads.add((out.tobytes(), kernel.norm(parts, 2)))
+    assert len(payloads) == 1
 
-    index = np.arange(few.start, few.stop)
-    expected = exact_codes(
-        sampler,
-        inputs[few],
-        Gain.of(1.0, sampler.scale),
-        block.primary(few.start, 1000),
-        block.ties(index),
-    )
-    np.testing.assert_array_equal(sampled[0][few], expected)
+
+def test_the_last_block_of_a_rotation_stays_with_one_thread() -> None:
+    """It overlaps the one before, whatever the rest of the division among threads."""
+    sampler = make_sampler()
+    for rest in (1, 4095):
+        size = 2 * cpu.FEW + rest
+        inputs = np.random.default_rng(rest).normal(size=size).astype(np.float32)
+        payloads = set()
+        for threads in (1, 2):
+            out = np.empty(packed_size(1, size), np.uint8)
+            kernel = CpuKernel(threads)
+            kernel.sample_rotated(sampler, inputs, 5, 4096, 1.0, seeded_rng(1), out)
+            payloads.add(out.tobytes())
+        assert len(payloads) == 1
 
 
 def test_polynomials_are_fitted_for_one_bit_alone(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -70,9 +81,9 @@ def test_polynomials_are_fitted_for_one_bit_alone(monkeypatch: pytest.MonkeyPatc
     assert fitted == [1]
 
 
-def test_counting_over_several_pieces() -> None:
+def test_threads_count_together() -> None:
     rng = np.random.default_rng(2)
-    size = 8 * (cpu.CHUNK // 4) + 77
+    size = 2 * cpu.FEW + 77
     rows = rng.integers(0, 2, size=(18, size)).astype(np.uint8)
     payloads = [ReferenceKernel().pack(row, 1) for row in rows]
     for threads in (1, 2):

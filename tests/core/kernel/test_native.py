@@ -17,7 +17,6 @@ from quietbit.kernel import c as native
 from quietbit.kernel.c import build
 from quietbit.kernel.norm import clip_factor, exact_sum
 from quietbit.kernel.normals import quantile_table
-from quietbit.kernel.rng import DeviceBlock
 from quietbit.kernel.sampler import Gain
 from quietbit.kernel.transform import sign_key
 
@@ -156,22 +155,6 @@ def test_structures_of_python_are_those_of_c() -> None:
         word.split("(")[0] for word in header.split() if word.startswith("qb_") and "(" in word
     }
     assert declared == set(native.SIGNATURES)
-
-
-def test_device_words_are_those_of_numpy() -> None:
-    generator = np.random.default_rng(1)
-    key = np.array(generator.integers(0, 2**32, 8), np.uint32)
-    block = DeviceBlock(10_000, tuple(key.tolist()))
-    library = native.library()
-    primary = np.empty(3 * 4096, np.uint16)
-    library.qb_device_primary(native.address(key), 0, 3, native.address(primary))
-    np.testing.assert_array_equal(primary[:10_000], block.primary(0, 10_000))
-    index = np.sort(generator.integers(0, 10_000, 100))
-    ties = np.empty(100, np.uint64)
-    library.qb_device_words(
-        native.address(key), 1, native.address(index), 100, native.address(ties)
-    )
-    np.testing.assert_array_equal(ties & np.uint64(2**48 - 1), block.ties(index))
 
 
 def test_public_signs_are_those_of_numpy() -> None:

@@ -27,7 +27,7 @@ from core.kernel.makers import GivenWords, make_sampler
 from pairs import pairs
 from quietbit.kernel.base import packed_size
 from quietbit.kernel.reference import ReferenceKernel
-from quietbit.kernel.rng import DeviceBlock, seeded_rng
+from quietbit.kernel.rng import ChaChaBlock, seeded_rng
 from quietbit.kernel.select import select
 from quietbit.kernel.triton import kernel as host
 from refusals import refuses
@@ -57,7 +57,7 @@ SAMPLERS = {
 
 class FixedKey:
     def draw(self, count):
-        return DeviceBlock(count, tuple(0x9E3779B9 * (k + 1) & 0xFFFFFFFF for k in range(8)))
+        return ChaChaBlock(count, tuple(0x9E3779B9 * (k + 1) & 0xFFFFFFFF for k in range(8)))
 
 
 def kernel_device():

@@ -7,7 +7,7 @@ import sys
 
 from core.kernel.makers import make_sampler
 from quietbit.kernel.reference import ReferenceKernel
-from quietbit.kernel.rng import device_rng
+from quietbit.kernel.rng import secure_rng
 
 
 def test_a_missing_package_is_one_sentence():
@@ -24,8 +24,8 @@ def test_a_missing_package_is_one_sentence():
     )
 
 
-def test_other_kernels_take_a_device_rng():
+def test_other_kernels_take_a_secure_rng():
     import numpy as np
 
-    codes = ReferenceKernel().sample(make_sampler(), np.zeros(1000), device_rng())
+    codes = ReferenceKernel().sample(make_sampler(), np.zeros(1000), secure_rng())
     assert 300 < int(codes.sum()) < 700  # 12 standard deviations around a half

@@ -100,25 +100,59 @@ static void run_kernel(void) {
     void *total = calloc(count + 1, wide ? 8 : 4);
     qb_accumulate(rows, payloads, (int)code_bits, table, total, wide, 8 * below(count / 8 + 1), count);
     for (int p = 0; p < payloads; p++) free((void *)rows[p]);
-    void *x = random_bytes(count * (wide ? 8 : 4)), *out = random_bytes(count * 4);
-    uint32_t *signs = random_bytes((count + 31) / 32 * 4);
-    double *sums = random_bytes((count + QB_NORM_BLOCK - 1) / QB_NORM_BLOCK * 8);
-    qb_flip(x, wide, count, 0.5, signs, out, 0);
-    qb_block_sums(x, wide, count, 1.0, 1 + (int)below(2), sums);
-    qb_exact_sum(sums, (count + QB_NORM_BLOCK - 1) / QB_NORM_BLOCK);
+    free(codes);
+    free(packed);
+    free(again);
+    free(table);
+    free(total);
     size_t block = (size_t)1 << below(13), blocks = 1 + below(3);
     float *rotated = random_update(block * blocks);
     qb_transform(rotated, 0, block * blocks, block, 0, 0, (int)below(2), 0, 1);
-    uint16_t *words = random_bytes(2 * count), *word_list = malloc(2 * count + 2);
-    int64_t *index = malloc(8 * count + 8);
-    double *value = malloc(8 * count + 8), looked;
+    free(rotated);
+}
+
+/* One send: an update of parts of all kinds, words of every source, rotated or not, in one call or two. */
+static void send_parts(void) {
+    static const size_t bytes[] = {4, 8, 2, 2};
+    const double knots[2] = {-0.5, 0.5}, zeros[2] = {0.0, 0.0}, base[2] = {0.0, 0.1}, slope[2] = {0.0, 0.7};
+    const qb_law law = {{1.0, 1.0, 1.3, 0.0}, {-0.5, 0.5}, knots, zeros, base, zeros, slope, zeros, 2, 1};
     qb_polynomial plan = {0.25, 0.5, 0.0f, {100.0f, -200.0f, 3000.0f, 30000.0f}, 4, 18};
-    const qb_undecided undecided = {index, word_list, value};
+    qb_part parts[5];
+    qb_update update = {parts, 1 + (int64_t)below(5), 0};
+    int64_t norm_blocks = 0;
+    for (int64_t i = 0; i < update.count; i++) {
+        int64_t size = below(3) ? (int64_t)below(6000) : 0;
+        int kind = (int)below(4);
+        parts[i] = (qb_part){random_bytes((size_t)size * bytes[kind]), update.size, size, norm_blocks, kind};
+        update.size += size;
+        norm_blocks += (size + QB_NORM_BLOCK - 1) / QB_NORM_BLOCK;
+    }
+    size_t count = (size_t)update.size, block = 1;
+    double *sums = random_bytes(8 * (size_t)norm_blocks), *turned = random_bytes(8 * count);
+    uint32_t *signs = random_bytes((count + 31) / 32 * 4), last_signs[QB_NORM_BLOCK / 32];
+    qb_block_sums(&update, 1.0, 1 + (int)below(2), sums, 0, norm_blocks);
+    qb_exact_sum(sums, (size_t)norm_blocks);
+    qb_flip(&update, 0.5, signs, turned, 1, 0, update.size);
+    while (block < QB_NORM_BLOCK && 2 * block <= count && below(12)) block *= 2;
+    for (size_t i = 0; i < QB_NORM_BLOCK / 32; i++) last_signs[i] = (uint32_t)word();
+    const qb_rotation rotation = {0.5, signs, count % block ? last_signs : 0, update.size, (int64_t)block};
+    qb_random random = {0};
+    uint16_t *given = random_bytes(2 * count);
+    uint64_t *ties = random_bytes(8 * count);
+    int source = (int)below(3);
+    random.key[0] = (uint32_t)word();
+    random.is_seeded = source == 1;
+    if (source == 2) {
+        random.given = given;
+        random.given_ties = ties;
+    }
     uint8_t *coded = random_bytes((count + 7) / 8);
-    const qb_sampling how = {below(4) ? &plan : 0, 0, 0, 1, (int32_t)below(3)};
-    size_t listed = qb_sample(&how, x, wide, words, 0, count, coded, &undecided, 0, &looked);
-    if (listed > count) abort();
-    void *all[] = {codes, packed, again, table, total, x, out, signs, sums, rotated, words, word_list, index, value, coded};
+    const qb_sampling how = {below(4) ? &plan : 0, 0, &law, below(2) ? &rotation : 0, &random, 1, (int32_t)below(3)};
+    int64_t first = count > 3 * QB_PRIMARY_TILE ? QB_PRIMARY_TILE : 0;
+    if (first) qb_sample(&how, &update, coded, 0, first);
+    qb_sample(&how, &update, coded, first, update.size);
+    for (int64_t i = 0; i < update.count; i++) free((void *)parts[i].values);
+    void *all[] = {sums, turned, signs, given, ties, coded};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) free(all[i]);
 }
 
@@ -139,6 +173,7 @@ int main(int count, char **arguments) {
         change_table(table, size);
         free(table);
         run_kernel();
+        send_parts();
     }
     return 0;
 }

@@ -20,7 +20,7 @@ from quietbit.client_table import client_table
 from quietbit.design.solve import solve
 from quietbit.design.table import DesignSpec
 from quietbit.kernel.c import build
-from quietbit.kernel.rng import DeviceBlock
+from quietbit.kernel.rng import ChaChaBlock
 from quietbit.mechanism.registry import canonical_text, identity_of, noted
 from quietbit.mechanism.rotation import Rotation
 from quietbit.target import Target
@@ -143,8 +143,8 @@ class Keyed:
 
     key: bytes
 
-    def draw(self, count: int) -> DeviceBlock:
-        return DeviceBlock(count, tuple(np.frombuffer(self.key, "<u4").tolist()))
+    def draw(self, count: int) -> ChaChaBlock:
+        return ChaChaBlock(count, tuple(np.frombuffer(self.key, "<u4").tolist()))
 
 
 def by_python(uplink: Uplink, update: np.ndarray, key: bytes, kernel: str | None = None) -> bytes:

@@ -14,7 +14,18 @@ from __future__ import annotations
 
 import ctypes
 import os
-from ctypes import c_char, c_double, c_float, c_int, c_int32, c_int64, c_size_t, c_uint64, c_void_p
+from ctypes import (
+    c_char,
+    c_double,
+    c_float,
+    c_int,
+    c_int32,
+    c_int64,
+    c_size_t,
+    c_uint32,
+    c_uint64,
+    c_void_p,
+)
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -25,16 +36,18 @@ from quietbit.kernel.c.build import BuildFailed, build_library
 __all__ = [
     "Cells",
     "Law",
+    "Part",
     "Polynomial",
+    "Random",
     "Rotation",
     "Sampling",
-    "Undecided",
+    "Update",
     "address",
     "library",
     "load",
 ]
 
-VERSION = 2
+VERSION = 3
 MAX_COEFFICIENTS = 18
 INSTRUCTION_SET = "QUIETBIT_INSTRUCTION_SET"
 INSTRUCTION_SETS = {"sse2": 1, "avx2": 2, "avx512": 3}
@@ -80,10 +93,33 @@ class Law(ctypes.Structure):
     )
 
 
-class Undecided(ctypes.Structure):
-    """`qb_undecided`."""
+class Random(ctypes.Structure):
+    """`qb_random`."""
 
-    _fields_ = (("index", c_void_p), ("word", c_void_p), ("value", c_void_p))
+    _fields_ = (
+        ("given", c_void_p),
+        ("given_ties", c_void_p),
+        ("key", c_uint32 * 8),
+        ("seeded", c_uint64 * 2),
+        ("seeded_ties", c_uint64 * 2),
+        ("is_seeded", c_int32),
+    )
+
+
+class Part(ctypes.Structure):
+    """`qb_part`."""
+
+    _fields_ = (
+        ("values", c_void_p),
+        *((name, c_int64) for name in ("start", "size", "block")),
+        ("kind", c_int32),
+    )
+
+
+class Update(ctypes.Structure):
+    """`qb_update`."""
+
+    _fields_ = (("parts", ctypes.POINTER(Part)), ("count", c_int64), ("size", c_int64))
 
 
 class Rotation(ctypes.Structure):
@@ -104,7 +140,9 @@ class Sampling(ctypes.Structure):
     _fields_ = (
         ("polynomial", ctypes.POINTER(Polynomial)),
         ("cells", ctypes.POINTER(Cells)),
+        ("law", ctypes.POINTER(Law)),
         ("rotation", ctypes.POINTER(Rotation)),
+        ("random", ctypes.POINTER(Random)),
         ("bits", c_int32),
         ("order", c_int32),
     )
@@ -114,37 +152,21 @@ SIGNATURES: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "qb_version": (c_int, ()),
     "qb_self_test": (c_int, ()),
     "qb_instruction_set": (c_int, (c_int,)),
-    "qb_device_primary": (None, (c_void_p, c_uint64, c_size_t, c_void_p)),
-    "qb_device_words": (None, (c_void_p, c_uint64, c_void_p, c_size_t, c_void_p)),
+    "qb_stream_words": (None, (c_void_p, c_uint64, c_uint64, c_size_t, c_void_p)),
     "qb_philox": (None, (c_void_p, c_uint64, c_size_t, c_void_p)),
     "qb_seed_key": (None, (c_void_p, c_size_t, c_void_p)),
-    "qb_block_sums": (None, (c_void_p, c_int, c_size_t, c_double, c_int, c_void_p)),
+    "qb_block_sums": (None, (c_void_p, c_double, c_int, c_void_p, c_int64, c_int64)),
     "qb_exact_sum": (c_double, (c_void_p, c_size_t)),
     "qb_clip_factor": (c_double, (c_double, c_double, c_int)),
     "qb_gain": (None, (c_double, c_double, c_void_p)),
-    "qb_sample": (
-        c_size_t,
-        (
-            c_void_p,
-            c_void_p,
-            c_int,
-            c_void_p,
-            c_int64,
-            c_size_t,
-            c_void_p,
-            c_void_p,
-            c_size_t,
-            c_void_p,
-        ),
-    ),
-    "qb_resolve": (None, (c_void_p, c_void_p, c_void_p, c_size_t, c_void_p)),
+    "qb_sample": (c_double, (c_void_p, c_void_p, c_void_p, c_int64, c_int64)),
     "qb_pack": (None, (c_void_p, c_size_t, c_int, c_void_p)),
     "qb_unpack": (None, (c_void_p, c_size_t, c_int, c_void_p)),
     "qb_accumulate": (
         None,
         (c_void_p, c_int, c_int, c_void_p, c_void_p, c_int, c_size_t, c_size_t),
     ),
-    "qb_flip": (None, (c_void_p, c_int, c_size_t, c_double, c_void_p, c_void_p, c_int)),
+    "qb_flip": (None, (c_void_p, c_double, c_void_p, c_void_p, c_int, c_int64, c_int64)),
     "qb_transform_parts": (c_size_t, (c_size_t, c_size_t, c_int)),
     "qb_transform": (
         None,

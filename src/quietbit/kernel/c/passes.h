@@ -40,23 +40,61 @@ INLINE void SET(chacha)(const u32 *state, u64 first, int rounds, SET(vector) out
     for (int i = 0; i < 16; i++) out[i] = x[i] + start[i];
 }
 
-/* Primary words of whole tiles: a tile is 128 blocks, and words 4 r .. 4 r + 3 of a block are neighbours in row r. */
-static void SET(device_primary)(const u32 *key, u64 tile, size_t tiles, u16 *out) {
+/* Primary words of a tile: a tile is 128 blocks, and words 4 r .. 4 r + 3 of a block are neighbours in row r. */
+INLINE void SET(primary_tile)(const u32 *key, u64 tile, u16 *out) {
     u32 state[16];
-    device_state(key, 0, state);
-    for (size_t t = 0; t < tiles; t++) {
-        u16 *to = out + QB_DEVICE_TILE * t;
-        for (int block = 0; block < 128; block += VECTOR_LANES) {
-            SET(vector) x[16];
-            SET(chacha)(state, 128 * (tile + t) + (u64)block, DEVICE_ROUNDS, x);
-            for (int row = 0; row < 4; row++) {
-                u32 four[VECTOR_LANES][4];
-                for (int k = 0; k < 4; k++) {
-                    for (int lane = 0; lane < VECTOR_LANES; lane++) four[lane][k] = x[4 * row + k][lane];
-                }
-                memcpy(to + 1024 * row + 8 * block, four, sizeof four);
+    stream_state(key, 0, state);
+    for (int block = 0; block < 128; block += VECTOR_LANES) {
+        SET(vector) x[16];
+        SET(chacha)(state, 128 * tile + (u64)block, RELEASE_ROUNDS, x);
+        for (int row = 0; row < 4; row++) { /* transposed within every four lanes */
+            const SET(vector) *w = x + 4 * row;
+            SET(vector) low = JOIN(LOW_, VECTOR_LANES)(w[0], w[1], SET(vector));
+            SET(vector) high = JOIN(HIGH_, VECTOR_LANES)(w[0], w[1], SET(vector));
+            SET(vector) low_rest = JOIN(LOW_, VECTOR_LANES)(w[2], w[3], SET(vector));
+            SET(vector) high_rest = JOIN(HIGH_, VECTOR_LANES)(w[2], w[3], SET(vector));
+            SET(vector) four[4] = {
+                JOIN(LOW_PAIRS_, VECTOR_LANES)(low, low_rest, SET(vector)),
+                JOIN(HIGH_PAIRS_, VECTOR_LANES)(low, low_rest, SET(vector)),
+                JOIN(LOW_PAIRS_, VECTOR_LANES)(high, high_rest, SET(vector)),
+                JOIN(HIGH_PAIRS_, VECTOR_LANES)(high, high_rest, SET(vector)),
+            };
+            u16 *to = out + 1024 * row + 8 * block;
+            for (int lane = 0; lane < VECTOR_LANES; lane++) {
+                memcpy(to + 8 * lane, (const u8 *)&four[lane % 4] + 16 * (lane / 4), 16);
             }
         }
+    }
+}
+
+/* The primary words of at most QB_PRIMARY_TILE coordinates, of which the first is a multiple of that. */
+static void SET(primary_words)(const qb_random *random, i64 start, size_t count, u16 *out) {
+    u64 words[QB_PRIMARY_TILE / 4];
+    if (FULL(random->given != 0)) {
+        memcpy(out, random->given + start, 2 * count);
+    } else if (FULL(random->is_seeded)) {
+        qb_philox(random->seeded, (u64)start / 4, (count + 3) / 4, words);
+        memcpy(out, words, 2 * count);
+    } else {
+        SET(primary_tile)(random->key, (u64)start / QB_PRIMARY_TILE, out);
+    }
+}
+
+/* 64-bit words of a stream, eight to a block. */
+static void SET(stream_words)(const u32 *key, u64 stream, u64 start, size_t count, u64 *out) {
+    u32 state[16];
+    u64 words[8 * VECTOR_LANES];
+    stream_state(key, stream, state);
+    for (size_t done = 0; done < count;) {
+        u64 block = (start + done) / 8, skipped = (start + done) % 8;
+        size_t some = 8 * VECTOR_LANES - skipped < count - done ? 8 * VECTOR_LANES - (size_t)skipped : count - done;
+        SET(vector) x[16];
+        SET(chacha)(state, block, RELEASE_ROUNDS, x);
+        for (int lane = 0; lane < VECTOR_LANES; lane++) {
+            for (int j = 0; j < 8; j++) words[8 * lane + j] = x[2 * j][lane] | (u64)x[2 * j + 1][lane] << 32;
+        }
+        memcpy(out + done, words + skipped, 8 * some);
+        done += some;
     }
 }
 
@@ -446,7 +484,7 @@ INLINE void SET(weights)(const qb_law *law, double t, double t_low, int symbols,
     }
 }
 
-static void SET(resolve)(const qb_law *law, const qb_undecided *undecided, const u64 *ties, size_t count, u8 *out) {
+static void SET(resolve)(const qb_law *law, const undecided_list *undecided, const u64 *ties, size_t count, u8 *out) {
     const double ceiling = 0x1p100;
     const int symbols = 1 << law->bits;
     double sums[1 << QB_MAX_BITS];
@@ -610,29 +648,108 @@ static void SET(decide_floats)(const float *x, const u16 *words, const qb_polyno
 #undef REAL_BYTES
 #undef REAL_LANES
 
-/* ---- rotated updates: a block is scaled, rotated and sampled while it is in the first-level cache ------------------- */
+/* ---- an update: norms, signs, and sampling ------------------------------------------------------------------------- */
 
-static size_t SET(sample_rotated)(const qb_sampling *how, const void *values, int wide, const u16 *words, i64 start,
-                                  size_t count, u8 *out, const qb_undecided *undecided, size_t listed, double *total) {
-    const qb_rotation *rotation = how->rotation;
-    const size_t block = (size_t)rotation->block, bytes = wide ? 8 : 4;
-    const u32 *signs = rotation->signs + start / 32;
-    const int ends = rotation->last_signs && start + (i64)count == rotation->size;
-    float x[2 * QB_NORM_BLOCK]; /* an overlapping last block is rotated with the one before it */
-    for (size_t at = 0; at < count;) {
-        size_t size = count - at < 2 * QB_NORM_BLOCK ? count - at : QB_NORM_BLOCK;
-        const u8 *from = (const u8 *)values + bytes * at;
-        if (wide) SET(flip_f64)(from, size, rotation->factor, signs + at / 32, x, 0);
-        else SET(flip_f32)(from, size, rotation->factor, signs + at / 32, x, 0);
-        SET(transform_f32)(x, size / block * block, block, 0, 0, 0, 0, 1);
-        if (ends && at + size == count) {
-            float *last = x + size - block;
-            SET(flip_f32)(last, block, 1.0, rotation->last_signs, last, 0);
-            SET(transform_f32)(last, block, block, 0, 0, 0, 0, 1);
+static void SET(norm_sums)(const qb_update *update, double scale, int order, double *out, i64 first, i64 last) {
+    float room[QB_NORM_BLOCK];
+    for (i64 block = first; block < last;) {
+        const qb_part *part = part_at(update, block, 1);
+        i64 at = (block - part->block) * QB_NORM_BLOCK, size = part->size - at;
+        if (!FULL(part->kind > QB_DOUBLE)) { /* all of its blocks at once */
+            if (size > (last - block) * QB_NORM_BLOCK) size = (last - block) * QB_NORM_BLOCK;
+            if (part->kind == QB_DOUBLE) {
+                SET(block_sums_f64)((const double *)part->values + at, (size_t)size, scale, order, out + block);
+            } else {
+                SET(block_sums_f32)((const float *)part->values + at, (size_t)size, scale, order, out + block);
+            }
+        } else {
+            if (size > QB_NORM_BLOCK) size = QB_NORM_BLOCK;
+            copy_values(part, at, (size_t)size, room, 0, 0);
+            SET(block_sums_f32)(room, (size_t)size, scale, order, out + block);
         }
-        listed = SET(sample_f32)(how, x, words + at, start + (i64)at, size, out + at * (size_t)how->bits / 8, undecided,
-                                 listed, total);
-        at += size;
+        block += (size + QB_NORM_BLOCK - 1) / QB_NORM_BLOCK;
     }
-    return listed;
+}
+
+static void SET(flip_range)(const qb_update *update, double factor, const u32 *signs, void *out, int out_wide, i64 first,
+                            i64 last) {
+    double room[QB_NORM_BLOCK];
+    for (i64 at = first; at < last; at += QB_NORM_BLOCK) {
+        size_t size = last - at < QB_NORM_BLOCK ? (size_t)(last - at) : QB_NORM_BLOCK;
+        int wide;
+        const void *x = values_at(update, at, size, room, &wide);
+        void *to = (u8 *)out + at * (out_wide ? 8 : 4);
+        if (wide) SET(flip_f64)(x, size, factor, signs + at / 32, to, out_wide);
+        else SET(flip_f32)(x, size, factor, signs + at / 32, to, out_wide);
+    }
+}
+
+/* Sample at most a tile of values, of which the first is coordinate `start`, and settle those that stay open. */
+static double SET(sample_tile)(const qb_sampling *how, const void *x, int wide, i64 start, size_t count, u8 *out) {
+    enum { SETTLED = 64 };
+    u16 words[QB_PRIMARY_TILE], listed_word[QB_PRIMARY_TILE];
+    i64 index[QB_PRIMARY_TILE];
+    double value[QB_PRIMARY_TILE], total = 0.0;
+    u64 ties[SETTLED];
+    const undecided_list undecided = {index, listed_word, value};
+    size_t listed;
+    u8 *here = out + (u64)start * (u64)how->bits / 8;
+    SET(primary_words)(how->random, start, count, words);
+    if (wide) listed = SET(sample_f64)(how, x, words, start, count, here, &undecided, 0, &total);
+    else listed = SET(sample_f32)(how, x, words, start, count, here, &undecided, 0, &total);
+    for (size_t at = 0; at < listed; at += SETTLED) {
+        size_t some = listed - at < SETTLED ? listed - at : SETTLED;
+        const undecided_list rest = {index + at, listed_word + at, value + at};
+        tie_words(how->random, index + at, some, ties);
+        SET(resolve)(how->law, &rest, ties, some, out);
+    }
+    return total;
+}
+
+/* `count` values from coordinate `at` on, scaled and rotated; they may be the end of an update, which another block
+ * overlaps. */
+static void SET(rotated)(const qb_rotation *rotation, const qb_update *update, i64 at, size_t count, float *x) {
+    const size_t block = (size_t)rotation->block;
+    const u32 *signs = rotation->signs + at / 32;
+    double room[QB_NORM_BLOCK];
+    for (size_t done = 0; done < count; done += QB_NORM_BLOCK) {
+        size_t size = count - done < QB_NORM_BLOCK ? count - done : QB_NORM_BLOCK;
+        int wide;
+        const void *from = values_at(update, at + (i64)done, size, room, &wide);
+        if (wide) SET(flip_f64)(from, size, rotation->factor, signs + done / 32, x + done, 0);
+        else SET(flip_f32)(from, size, rotation->factor, signs + done / 32, x + done, 0);
+    }
+    SET(transform_f32)(x, count / block * block, block, 0, 0, 0, 0, 1);
+    if (rotation->last_signs && at + (i64)count == rotation->size) {
+        float *last = x + count - block;
+        SET(flip_f32)(last, block, 1.0, rotation->last_signs, last, 0);
+        SET(transform_f32)(last, block, block, 0, 0, 0, 0, 1);
+    }
+}
+
+/* Tile by tile, so that values, words and codes stay in the cache; the tiles' sums are added with what rounding lost. */
+static double SET(sample_range)(const qb_sampling *how, const qb_update *update, u8 *out, i64 first, i64 last) {
+    enum { TILE = QB_PRIMARY_TILE };
+    double room[TILE];
+    float turned[2 * TILE];
+    pair total = {0.0, 0.0};
+    for (i64 at = first; at < last;) {
+        size_t size = last - at < TILE ? (size_t)(last - at) : TILE;
+        const void *x = turned;
+        int wide = 0;
+        if (FULL(how->rotation != 0)) {
+            if (last - at < 2 * TILE) size = (size_t)(last - at); /* an overlapping block joins the one before it */
+            SET(rotated)(how->rotation, update, at, size, turned);
+        } else {
+            x = values_at(update, at, size, room, &wide);
+        }
+        for (size_t done = 0; done < size; done += TILE) {
+            size_t some = size - done < TILE ? size - done : TILE;
+            const u8 *values = (const u8 *)x + (wide ? 8 : 4) * done;
+            pair sum = two_sum(total.high, SET(sample_tile)(how, values, wide, at + (i64)done, some, out));
+            total = (pair){sum.high, total.low + sum.low};
+        }
+        at += (i64)size;
+    }
+    return total.high + total.low;
 }

@@ -36,7 +36,9 @@ static void *fill_bytes(void *to, int value, size_t count) { return __builtin_me
 
 #if defined(QB_SMALL) /* one copy of every function: half of the bytes, and some of the speed */
 #define INLINE static
+#define FULL(condition) 0 /* what a client never does: updates of many arrays, seeds, rotating while it samples */
 #else
+#define FULL(condition) (condition)
 #define INLINE static inline __attribute__((always_inline))
 #endif
 
@@ -94,7 +96,7 @@ INLINE u32 rotate_word(u32 word, int by) { return word << by | word >> (32 - by)
     QUARTER_ROUND(x[2], x[7], x[8], x[13], ROTATE) \
     QUARTER_ROUND(x[3], x[4], x[9], x[14], ROTATE)
 
-enum { DEVICE_ROUNDS = 12, EXPANSION_ROUNDS = 20 };
+enum { RELEASE_ROUNDS = 12, EXPANSION_ROUNDS = 20, TIES = 1 };
 
 static void chacha_block(const u32 state[16], u64 block, int rounds, u32 out[16]) {
     u32 start[16], x[16];
@@ -110,7 +112,7 @@ static void chacha_block(const u32 state[16], u64 block, int rounds, u32 out[16]
 }
 
 /* The state of a stream with a key of 256 bits, whose nonce is the stream's number. */
-static void device_state(const u32 key[8], u64 stream, u32 state[16]) {
+static void stream_state(const u32 key[8], u64 stream, u32 state[16]) {
     static const u32 constants[4] = {0x61707865, 0x3320646e, 0x79622d32, 0x6b206574}; /* "expand 32-byte k" */
     memcpy(state, constants, 16);
     memcpy(state + 4, key, 32);
@@ -120,29 +122,21 @@ static void device_state(const u32 key[8], u64 stream, u32 state[16]) {
     state[15] = (u32)(stream >> 32);
 }
 
-void qb_device_words(const u32 *key, u64 stream, const i64 *index, size_t count, u64 *out) {
-    u32 state[16], block[16];
-    u64 made = UINT64_MAX;
-    device_state(key, stream, state);
-    for (size_t i = 0; i < count; i++) {
-        u64 at = (u64)index[i];
-        if (at / 8 != made) {
-            made = at / 8;
-            chacha_block(state, made, DEVICE_ROUNDS, block);
-        }
-        out[i] = block[2 * (at % 8)] | (u64)block[2 * (at % 8) + 1] << 32;
-    }
-}
-
 /* ---- numpy's Philox4x64 with ten rounds, and the key that its SeedSequence makes: the public signs --------------- */
 
 static u64 multiply_high(u64 a, u64 b, u64 *low) {
+#if defined(__SIZEOF_INT128__) && !defined(__wasm__)
+    unsigned __int128 product = (unsigned __int128)a * b;
+    *low = (u64)product;
+    return (u64)(product >> 64);
+#else
     u64 a_low = (u32)a, a_high = a >> 32, b_low = (u32)b, b_high = b >> 32;
     u64 first = a_high * b_low + (a_low * b_low >> 32);
     __asm__("" : "+r"(first)); /* clang would make of all this one product of 128 bits, a call of its runtime on wasm */
     u64 second = a_low * b_high + (u32)first;
     *low = a * b;
     return a_high * b_high + (first >> 32) + (second >> 32);
+#endif
 }
 
 /* Words start .. start + count - 1: four per step of the counter, which is 1 for the first. */
@@ -163,6 +157,30 @@ void qb_philox(const u64 *key, u64 start, size_t count, u64 *out) {
             key1 += 0xBB67AE8584CAA73Bu;
         }
         for (u64 j = place % 4; j < 4 && done < count; j++) out[done++] = counter[j];
+    }
+}
+
+/* The tie words of listed coordinates: all of one stream, of which few are needed (rng.py). */
+static void tie_words(const qb_random *random, const i64 *index, size_t count, u64 *out) {
+    u32 state[16], block[16];
+    u64 made = UINT64_MAX;
+    stream_state(random->key, TIES, state);
+    for (size_t i = 0; i < count; i++) {
+        u64 at = (u64)index[i];
+        if (FULL(random->given != 0)) {
+            out[i] = random->given_ties[at];
+        } else if (FULL(random->is_seeded)) {
+            u64 word = (at ^ random->seeded_ties[0]) * 0x9E3779B97F4A7C15u + random->seeded_ties[1];
+            word = (word ^ word >> 30) * 0xBF58476D1CE4E5B9u;
+            word = (word ^ word >> 27) * 0x94D049BB133111EBu;
+            out[i] = word ^ word >> 31;
+        } else {
+            if (at / 8 != made) {
+                made = at / 8;
+                chacha_block(state, made, RELEASE_ROUNDS, block);
+            }
+            out[i] = block[2 * (at % 8)] | (u64)block[2 * (at % 8) + 1] << 32;
+        }
     }
 }
 
@@ -376,6 +394,13 @@ void qb_gain(double factor, double scale, double gain[4]) {
     gain[3] = product.low;
 }
 
+/* Coordinates that float32 left undecided; there is room for every coordinate of a pass beyond those listed. */
+typedef struct {
+    i64 *index;
+    u16 *word;
+    double *value;
+} undecided_list;
+
 /* How a transform ends: mode 0, more stages follow; 1, multiply by scale; 2, divide by it. Then the sums of squares of
  * blocks are written to `sums` if it is not null. */
 typedef struct {
@@ -423,6 +448,101 @@ size_t qb_transform_parts(size_t count, size_t block, int step) {
 #define SWAP_16_2(v, t) SHUFFLE(v, t, 2, 3, 0, 1, 6, 7, 4, 5, 10, 11, 8, 9, 14, 15, 12, 13)
 #define SWAP_16_4(v, t) SHUFFLE(v, t, 4, 5, 6, 7, 0, 1, 2, 3, 12, 13, 14, 15, 8, 9, 10, 11)
 #define SWAP_16_8(v, t) SHUFFLE(v, t, 8, 9, 10, 11, 12, 13, 14, 15, 0, 1, 2, 3, 4, 5, 6, 7)
+
+/* Two vectors as one of pairs or of pairs of pairs, within every four lanes: of the first two lanes, or of the last. */
+#if defined(__clang__) || __GNUC__ >= 12
+#define SHUFFLE_TWO(a, b, indices, ...) __builtin_shufflevector(a, b, __VA_ARGS__)
+#else
+#define SHUFFLE_TWO(a, b, indices, ...) __builtin_shuffle(a, b, (indices){__VA_ARGS__})
+#endif
+#define LOW_4(a, b, t) SHUFFLE_TWO(a, b, t, 0, 4, 1, 5)
+#define HIGH_4(a, b, t) SHUFFLE_TWO(a, b, t, 2, 6, 3, 7)
+#define LOW_PAIRS_4(a, b, t) SHUFFLE_TWO(a, b, t, 0, 1, 4, 5)
+#define HIGH_PAIRS_4(a, b, t) SHUFFLE_TWO(a, b, t, 2, 3, 6, 7)
+#define LOW_8(a, b, t) SHUFFLE_TWO(a, b, t, 0, 8, 1, 9, 4, 12, 5, 13)
+#define HIGH_8(a, b, t) SHUFFLE_TWO(a, b, t, 2, 10, 3, 11, 6, 14, 7, 15)
+#define LOW_PAIRS_8(a, b, t) SHUFFLE_TWO(a, b, t, 0, 1, 8, 9, 4, 5, 12, 13)
+#define HIGH_PAIRS_8(a, b, t) SHUFFLE_TWO(a, b, t, 2, 3, 10, 11, 6, 7, 14, 15)
+#define LOW_16(a, b, t) SHUFFLE_TWO(a, b, t, 0, 16, 1, 17, 4, 20, 5, 21, 8, 24, 9, 25, 12, 28, 13, 29)
+#define HIGH_16(a, b, t) SHUFFLE_TWO(a, b, t, 2, 18, 3, 19, 6, 22, 7, 23, 10, 26, 11, 27, 14, 30, 15, 31)
+#define LOW_PAIRS_16(a, b, t) SHUFFLE_TWO(a, b, t, 0, 1, 16, 17, 4, 5, 20, 21, 8, 9, 24, 25, 12, 13, 28, 29)
+#define HIGH_PAIRS_16(a, b, t) SHUFFLE_TWO(a, b, t, 2, 3, 18, 19, 6, 7, 22, 23, 10, 11, 26, 27, 14, 15, 30, 31)
+
+/* ---- an update as one vector (norm.py, Flat) ---------------------------------------------------------------------- */
+
+/* Half precision, or the upper half of a float's bits, as a float; exact. */
+INLINE float of_half(u16 half, int kind) {
+    const u32 exponent = 0x7C00u << 13;
+    u32 bits = (u32)(half & 0x7FFF) << 13, rebased = bits + ((127u - 15) << 23), sign = (u32)(half & 0x8000) << 16;
+    float value;
+    if (kind == QB_BFLOAT) {
+        bits = (u32)half << 16;
+        memcpy(&value, &bits, 4);
+        return value;
+    }
+    if ((bits & exponent) == exponent) rebased += (128u - 16) << 23; /* infinite, or a NaN */
+    if ((bits & exponent) == 0) { /* subnormal: 2^-14 (1 + f) - 2^-14 */
+        rebased += 1u << 23;
+        memcpy(&value, &rebased, 4);
+        value -= 0x1p-14f;
+        memcpy(&rebased, &value, 4);
+    }
+    rebased |= sign;
+    memcpy(&value, &rebased, 4);
+    return value;
+}
+
+/* The last part that begins at or before a place, of coordinates or (by_block) of blocks. */
+static const qb_part *part_at(const qb_update *update, i64 place, int by_block) {
+    i64 low = 0, high = update->count;
+    while (high - low > 1) {
+        i64 middle = low + (high - low) / 2;
+        const qb_part *part = update->parts + middle;
+        if ((by_block ? part->block : part->start) <= place) low = middle;
+        else high = middle;
+    }
+    return update->parts + low;
+}
+
+static void copy_values(const qb_part *part, i64 from, size_t count, void *to, size_t done, int wide) {
+    const float *floats = (const float *)part->values + from;
+    const double *doubles = (const double *)part->values + from;
+    const u16 *halves = (const u16 *)part->values + from;
+    float *narrow_out = (float *)to + done;
+    double *wide_out = (double *)to + done;
+    if (part->kind == QB_DOUBLE) {
+        memcpy(wide_out, doubles, 8 * count);
+    } else if (part->kind == QB_FLOAT && !wide) {
+        memcpy(narrow_out, floats, 4 * count);
+    } else if (part->kind == QB_FLOAT) {
+        for (size_t i = 0; i < count; i++) wide_out[i] = floats[i];
+    } else if (wide) {
+        for (size_t i = 0; i < count; i++) wide_out[i] = of_half(halves[i], part->kind);
+    } else {
+        for (size_t i = 0; i < count; i++) narrow_out[i] = of_half(halves[i], part->kind);
+    }
+}
+
+/* `count` values from a coordinate on, at most as many as `room` holds doubles: in place where they are one array of
+ * float or double, else copied. */
+static const void *values_at(const qb_update *update, i64 first, size_t count, void *room, int *wide) {
+    const qb_part *part = part_at(update, first, 0);
+    i64 last = first + (i64)count, offset = first - part->start;
+    if (!FULL(last > part->start + part->size || part->kind > QB_DOUBLE)) {
+        *wide = FULL(part->kind == QB_DOUBLE);
+        return (const u8 *)part->values + offset * (*wide ? 8 : 4);
+    }
+    *wide = 0;
+    for (const qb_part *other = part; other < update->parts + update->count && other->start < last; other++) {
+        if (other->kind == QB_DOUBLE && other->size > 0) *wide = 1;
+    }
+    for (i64 at = first; at < last; part++) {
+        i64 end = part->start + part->size < last ? part->start + part->size : last;
+        copy_values(part, at - part->start, (size_t)(end - at), room, (size_t)(at - first), *wide);
+        at = end;
+    }
+    return room;
+}
 
 /* ---- the passes, once per instruction set ----------------------------------------------------------------------------- */
 
@@ -519,31 +639,19 @@ int qb_instruction_set(int at_most) {
 
 #endif
 
-void qb_device_primary(const u32 *key, u64 tile, size_t tiles, u16 *out) {
-    CALL(device_primary, key, tile, tiles, out);
+void qb_stream_words(const u32 *key, u64 stream, u64 start, size_t count, u64 *out) {
+    CALL(stream_words, key, stream, start, count, out);
 }
 
-void qb_block_sums(const void *x, int wide, size_t count, double scale, int order, double *out) {
-    if (wide) {
-        CALL(block_sums_f64, x, count, scale, order, out);
-    }
-    CALL(block_sums_f32, x, count, scale, order, out);
+void qb_block_sums(const qb_update *update, double scale, int order, double *out, i64 first, i64 last) {
+    CALL(norm_sums, update, scale, order, out, first, last);
 }
 
-size_t qb_sample(const qb_sampling *how, const void *x, int wide, const u16 *words, i64 start, size_t count, u8 *out,
-                 const qb_undecided *undecided, size_t listed, double *total) {
-    out += (size_t)start * (size_t)how->bits / 8;
-    *total = 0.0;
-    if (how->rotation) {
-        CALL(sample_rotated, how, x, wide, words, start, count, out, undecided, listed, total);
-    }
-    if (wide) {
-        CALL(sample_f64, how, x, words, start, count, out, undecided, listed, total);
-    }
-    CALL(sample_f32, how, x, words, start, count, out, undecided, listed, total);
+double qb_sample(const qb_sampling *how, const qb_update *update, u8 *out, i64 first, i64 last) {
+    CALL(sample_range, how, update, out, first, last);
 }
 
-void qb_resolve(const qb_law *law, const qb_undecided *undecided, const u64 *ties, size_t count, u8 *out) {
+static void resolve(const qb_law *law, const undecided_list *undecided, const u64 *ties, size_t count, u8 *out) {
     CALL(resolve, law, undecided, ties, count, out);
 }
 
@@ -556,11 +664,8 @@ void qb_accumulate(const u8 *const *payloads, int payload_count, int bits, const
     CALL(accumulate, payloads, payload_count, bits, table, total, wide, first, last);
 }
 
-void qb_flip(const void *x, int wide, size_t count, double factor, const u32 *signs, void *out, int out_wide) {
-    if (wide) {
-        CALL(flip_f64, x, count, factor, signs, out, out_wide);
-    }
-    CALL(flip_f32, x, count, factor, signs, out, out_wide);
+void qb_flip(const qb_update *update, double factor, const u32 *signs, void *out, int wide, i64 first, i64 last) {
+    CALL(flip_range, update, factor, signs, out, wide, first, last);
 }
 
 void qb_transform(void *x, int wide, size_t count, size_t block, int step, double *sums, int sparse, size_t first,
@@ -629,23 +734,25 @@ int qb_self_test(void) {
     int64_t index[2] = {0, 1};
     u16 words[2] = {SELF_TEST_WORD, SELF_TEST_WORD};
     double values[2] = {tenth, tenth};
-    const qb_undecided undecided = {index, words, values};
+    const undecided_list undecided = {index, words, values};
     const u64 ties[2] = {SELF_TEST_TIE - 1, SELF_TEST_TIE};
     u8 codes = 0;
-    qb_resolve(&law, &undecided, ties, 2, &codes);
+    resolve(&law, &undecided, ties, 2, &codes);
     if (codes != 2) return 7;
     /* 8: their sums of squares. */
     double squares[2 * LANES] = {0.0}, sum;
     squares[0] = third;
     squares[LANES] = tenth;
-    qb_block_sums(squares, 1, 2 * LANES, 1.0, 2, &sum);
+    const qb_part part = {squares, 0, 2 * LANES, 0, QB_DOUBLE};
+    const qb_update update = {&part, 1, 2 * LANES};
+    qb_block_sums(&update, 1.0, 2, &sum, 0, 1);
     volatile double first = third * third, second = tenth * tenth;
     if (sum != first + second) return 8;
     /* 9: no comparison with a NaN holds, and none of its sums is a number. */
     volatile double nan = double_of(0x7ff8000000000000u);
     if (nan <= one || nan >= one || nan == nan) return 9;
     squares[1] = nan;
-    qb_block_sums(squares, 1, 2 * LANES, 1.0, 2, &sum);
+    qb_block_sums(&update, 1.0, 2, &sum, 0, 1);
     if ((bits_of(qb_exact_sum(&sum, 1)) & 0x7ff0000000000000u) != 0x7ff0000000000000u) return 9;
     return 0;
 }

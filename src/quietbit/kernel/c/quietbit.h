@@ -33,11 +33,11 @@
 #define QB_API __attribute__((visibility("default")))
 #endif
 
-#define QB_VERSION 2 /* of this interface: raised when a structure or a signature changes */
+#define QB_VERSION 3 /* of this interface: raised when a structure or a signature changes */
 
 enum {
     QB_TILE = 128,        /* words of a tile of the expansion (expand.py) */
-    QB_DEVICE_TILE = 4096, /* coordinates whose primary words are made together (rng.py, Device) */
+    QB_PRIMARY_TILE = 4096, /* coordinates whose primary words are made together (rng.py, Primary) */
     QB_NORM_BLOCK = 4096, /* values of one partial sum of a norm (norm.py) */
     QB_GROUP = 15,        /* payloads counted at once: what four bit planes hold */
     QB_MAX_BITS = 8,      /* of a code that is sampled */
@@ -71,26 +71,40 @@ typedef struct {
     int32_t levels, bits;
 } qb_law;
 
-/* Coordinates that float32 left undecided; there is room for every coordinate of a call beyond those listed. */
+/* The random words of one release (rng.py). Exactly one source: given words of all coordinates; for simulations two
+ * keys of Philox; else a fresh key of ChaCha. */
 typedef struct {
-    int64_t *index;
-    uint16_t *word;
-    double *value;
-} qb_undecided;
+    const uint16_t *given;
+    const uint64_t *given_ties;
+    uint32_t key[8];
+    uint64_t seeded[2], seeded_ties[2];
+    int32_t is_seeded;
+} qb_random;
+
+/* An update: consecutive arrays, of which each begins at a coordinate and at a block of the norm. */
+enum { QB_FLOAT = 0, QB_DOUBLE = 1, QB_HALF = 2, QB_BFLOAT = 3 };
+typedef struct {
+    const void *values;
+    int64_t start, size, block;
+    int32_t kind;
+} qb_part;
+typedef struct {
+    const qb_part *parts;
+    int64_t count, size; /* of parts, of coordinates */
+} qb_update;
 
 QB_API int qb_version(void);
 QB_API int qb_self_test(void);                 /* 0, or the number of the check that failed */
 QB_API int qb_instruction_set(int at_most);    /* choose the best set up to a number, 0 for no limit; return it */
 
 /* ---- random words -------------------------------------------------------------------------------------------- */
-QB_API void qb_device_primary(const uint32_t *key, uint64_t tile, size_t tiles, uint16_t *out);
-QB_API void qb_device_words(const uint32_t *key, uint64_t stream, const int64_t *index, size_t count, uint64_t *out);
+QB_API void qb_stream_words(const uint32_t *key, uint64_t stream, uint64_t start, size_t count, uint64_t *out);
 QB_API void qb_philox(const uint64_t *key, uint64_t start, size_t count, uint64_t *out);
 QB_API void qb_seed_key(const uint32_t *entropy, size_t count, uint64_t *key);
 
 /* ---- norm, clip factor, gain ------------------------------------------------------------------------------------ */
-/* `wide` says what `x` points to, here and below: 0 for float, 1 for double. */
-QB_API void qb_block_sums(const void *x, int wide, size_t count, double scale, int order, double *out);
+/* Blocks `first .. last - 1` of an update, in the order of its parts. */
+QB_API void qb_block_sums(const qb_update *update, double scale, int order, double *out, int64_t first, int64_t last);
 QB_API double qb_exact_sum(const double *terms, size_t count);
 QB_API double qb_clip_factor(double norm, double radius, int room);
 QB_API void qb_gain(double factor, double scale, double gain[4]);
@@ -103,22 +117,21 @@ typedef struct {
     const uint32_t *signs, *last_signs;
     int64_t size, block;
 } qb_rotation;
-/* How an update is sampled: by one of both plans, or, where both are null, with every coordinate left undecided; rotated
- * first unless that is null. With an order, 1 or 2, private copies are sampled, and measured. */
+/* How an update is sampled: by one of both plans, or, where both are null, every coordinate by the law, which also
+ * settles what a plan leaves open; rotated first unless that is null. With an order, 1 or 2, private copies are sampled,
+ * and measured. */
 typedef struct {
     const qb_polynomial *polynomial;
     const qb_cells *cells;
+    const qb_law *law;
     const qb_rotation *rotation;
+    const qb_random *random;
     int32_t bits, order;
 } qb_sampling;
-/* Pack the codes of the update's values `start .. start + count - 1`, which `x` and `words` begin with, into the body
- * `out`; list undecided ones from `listed` on. Return how many are listed now; `*total` is the sum of |value|^order.
- * `start` is a multiple of 64 and of the block; an overlapping last block must lie inside one call. */
-QB_API size_t qb_sample(const qb_sampling *how, const void *x, int wide, const uint16_t *words, int64_t start,
-                        size_t count, uint8_t *out, const qb_undecided *undecided, size_t listed, double *total);
-/* Overwrite the packed code of every listed value by that of the exact law, from its 16 primary and 48 tie bits. */
-QB_API void qb_resolve(const qb_law *law, const qb_undecided *undecided, const uint64_t *ties, size_t count,
-                       uint8_t *out);
+/* Pack the codes of coordinates `first .. last - 1` into the body `out`, and return the sum of |value|^order, with a
+ * relative error below 2^-44. `first` is a multiple of QB_PRIMARY_TILE; an overlapping last block must lie inside one
+ * call. */
+QB_API double qb_sample(const qb_sampling *how, const qb_update *update, uint8_t *out, int64_t first, int64_t last);
 /* Codes of one byte, and ceil(count bits / 8) bytes whose padding bits are zero; 1 <= bits <= 8. */
 QB_API void qb_pack(const uint8_t *codes, size_t count, int bits, uint8_t *out);
 QB_API void qb_unpack(const uint8_t *data, size_t count, int bits, uint8_t *codes);
@@ -128,12 +141,14 @@ QB_API void qb_accumulate(const uint8_t *const *payloads, int payload_count, int
                           void *total, int wide, size_t first, size_t last);
 
 /* ---- rotation ----------------------------------------------------------------------------------------------------- */
-/* factor * x, a product of doubles rounded once, with the sign changed where a bit of `signs` is set. */
-QB_API void qb_flip(const void *x, int wide, size_t count, double factor, const uint32_t *signs, void *out,
-                    int out_wide);
+/* factor * update, a product of doubles rounded once, with the sign changed where a bit of `signs` is set: coordinates
+ * `first .. last - 1`, where `first` is a multiple of 32, of the whole vector `out`. It may be the update itself. */
+QB_API void qb_flip(const qb_update *update, double factor, const uint32_t *signs, void *out, int wide, int64_t first,
+                    int64_t last);
 /* The transform of every block of a power of two entries, in steps 0, 1, ...; each has parts that may run in any order,
  * and no part is left where a step has none. With `sums`, for a single block, the sums of squares of every QB_NORM_BLOCK
  * entries are written to it; `sparse` skips zeros, of public numbers. */
+/* `wide` says what `x` points to: 0 for float, 1 for double. */
 QB_API size_t qb_transform_parts(size_t count, size_t block, int step);
 QB_API void qb_transform(void *x, int wide, size_t count, size_t block, int step, double *sums, int sparse,
                          size_t first, size_t last);

@@ -378,11 +378,22 @@ static int are_finite(const float *values, size_t count) {
     return largest < 0x7F800000u;
 }
 
+static qb_part part_of(const float *values, u64 count) { return (qb_part){values, 0, (i64)count, 0, QB_FLOAT}; }
+
+/* factor * values with signs, in place. */
+static void flip(float *values, u64 count, double factor, const u32 *signs) {
+    const qb_part part = part_of(values, count);
+    const qb_update update = {&part, 1, part.size};
+    qb_flip(&update, factor, signs, values, 0, 0, part.size);
+}
+
 /* The norm of an update. Of float values neither sums of squares nor their roots leave the range of doubles. */
 static double norm_of(const qb_entry *entry, const parts *p) {
-    size_t blocks = (size_t)((entry->dimension + QB_NORM_BLOCK - 1) / QB_NORM_BLOCK);
-    qb_block_sums(p->values, 0, (size_t)entry->dimension, 1.0, (int)entry->order, p->sums);
-    double total = qb_exact_sum(p->sums, blocks);
+    i64 blocks = (i64)((entry->dimension + QB_NORM_BLOCK - 1) / QB_NORM_BLOCK);
+    const qb_part part = part_of(p->values, entry->dimension);
+    const qb_update update = {&part, 1, part.size};
+    qb_block_sums(&update, 1.0, (int)entry->order, p->sums, 0, blocks);
+    double total = qb_exact_sum(p->sums, (size_t)blocks);
     return entry->order == 2 ? __builtin_sqrt(total) : total; /* correctly rounded, as IEEE 754 asks for */
 }
 
@@ -413,7 +424,7 @@ static void rotate_in_blocks(const qb_entry *entry, double factor, const parts *
         else if (32 * i + 32 > whole) word &= (1u << whole % 32) - 1;
         p->first[i] = whole == size ? (u32)(p->signs[i / 2] >> 32 * (i % 2)) : word;
     }
-    qb_flip(p->values, 0, (size_t)size, factor, p->first, p->values, 0);
+    flip(p->values, size, factor, p->first);
     transform(p->values, whole, block);
     if (whole == size) return;
     memset(p->last, 0, (size_t)((block + 31) / 32 * 4));
@@ -422,20 +433,13 @@ static void rotate_in_blocks(const qb_entry *entry, double factor, const parts *
         p->last[i / 32] |= (u32)(p->signs[bit / 64] >> bit % 64 & 1) << i % 32;
     }
     float *end = p->values + (size - block);
-    qb_flip(end, 0, (size_t)block, 1.0, p->last, end, 0);
+    flip(end, block, 1.0, p->last);
     transform(end, block, block);
 }
 
 /* Return whether what was sampled lies in the ball; of values that do not, nothing may leave. */
 static int release_codes(const qb_table *table, const qb_entry *entry, const u32 *key, const parts *p, u8 *body) {
-    u16 words[QB_DEVICE_TILE];
-    i64 index[QB_DEVICE_TILE];
-    u16 listed_word[QB_DEVICE_TILE];
-    double value[QB_DEVICE_TILE];
-    u64 ties[64];
-    const qb_undecided undecided = {index, listed_word, value};
-    double gain[4], squares = 0.0, norm = norm_of(entry, p);
-    const float *x = p->values;
+    double gain[4], norm = norm_of(entry, p);
     if (entry->block > 0) {
         rotate_in_blocks(entry, qb_clip_factor(norm, entry->radius, ROOM_ROTATION), p);
         qb_gain(1.0, entry->scale, gain);
@@ -449,7 +453,9 @@ static int release_codes(const qb_table *table, const qb_entry *entry, const u32
     for (int i = 0; i < 6; i++) *arrays[i] = (const void *)(table->bytes + entry->law[i]);
     qb_polynomial polynomial = {0};
     qb_cells cells = {0};
-    qb_sampling how = {0, 0, 0, (int32_t)entry->bits, 2};
+    qb_random random = {0};
+    memcpy(random.key, key, sizeof random.key);
+    qb_sampling how = {0, 0, &law, 0, &random, (int32_t)entry->bits, 2};
     if (entry->coefficient_count > 0) {
         double slope = rate * entry->plan_rate;
         polynomial.gain = entry->centred ? 2.0 * slope : slope;
@@ -466,31 +472,10 @@ static int release_codes(const qb_table *table, const qb_entry *entry, const u32
                            table->bytes + entry->table[4], entry->half, (int32_t)entry->cells, (int32_t)entry->bits};
         how.cells = &cells;
     }
-    for (u64 at = 0; at < entry->dimension; at += QB_DEVICE_TILE) {
-        size_t size = entry->dimension - at < QB_DEVICE_TILE ? (size_t)(entry->dimension - at) : QB_DEVICE_TILE;
-        double looked;
-        u8 *out = body + at * entry->bits / 8;
-        qb_device_primary(key, at / QB_DEVICE_TILE, 1, words);
-        size_t listed = qb_sample(&how, x + at, 0, words, 0, size, out, &undecided, 0, &looked);
-        squares += looked;
-        for (size_t i = 0; i < listed; i += 64) {
-            size_t some = listed - i < 64 ? listed - i : 64;
-            i64 place[64];
-            const qb_undecided part = {index + i, listed_word + i, value + i};
-            for (size_t j = 0; j < some; j++) place[j] = (i64)at + index[i + j];
-            qb_device_words(key, 1, place, some, ties);
-            qb_resolve(&law, &part, ties, some, out);
-        }
-    }
+    const qb_part part = part_of(p->values, entry->dimension);
+    const qb_update update = {&part, 1, part.size};
+    double squares = qb_sample(&how, &update, body, 0, part.size);
     return entry->block == 0 || squares <= entry->square_limit;
-}
-
-/* Words start .. start + count - 1 of one of a mechanism's own streams. */
-static void own_words(const u32 *key, u64 stream, u64 start, size_t count, u64 *out) {
-    for (size_t i = 0; i < count; i++) {
-        i64 index = (i64)(start + i);
-        qb_device_words(key, OTHER_STREAMS + stream, &index, 1, out + i);
-    }
 }
 
 /* An inner product in the order of normals.py: 64 partial sums, then a tree. */
@@ -548,12 +533,12 @@ static void release_seed(const qb_table *table, const qb_entry *entry, const u32
     const double *edges = (const void *)(table->bytes + entry->edges);
     const double *levels = (const void *)(table->bytes + entry->profile_levels);
     u32 state[16] = {0x61707865, 0x3120646e, 0x79622d36, 0x6b206574}; /* "expand 16-byte k" */
-    if (!entry->has_rows) own_words(key, NONCE_STREAM, 0, 1, &nonce);
+    if (!entry->has_rows) qb_stream_words(key, OTHER_STREAMS + NONCE_STREAM, 0, 1, &nonce);
     make_signs(entry->seed, padded, p->signs);
     for (u64 i = 0; i < (padded + 31) / 32; i++) p->first[i] = (u32)(p->signs[i / 2] >> 32 * (i % 2));
     double factor = qb_clip_factor(norm_of(entry, p), entry->radius, 0);
     memset(p->values + entry->dimension, 0, (size_t)(4 * (padded - entry->dimension)));
-    qb_flip(p->values, 0, (size_t)entry->dimension, factor, p->first, p->values, 0);
+    flip(p->values, entry->dimension, factor, p->first);
     transform(p->values, padded, padded);
     memcpy(state + 4, "quietbit rows v1", 16);
     memcpy(state + 8, "quietbit rows v1", 16);
@@ -577,13 +562,13 @@ static void release_seed(const qb_table *table, const qb_entry *entry, const u32
     u64 begin = 0;
     for (; begin < entry->tries && accepted < 0; begin += BATCH) {
         size_t some = entry->tries - begin < BATCH ? (size_t)(entry->tries - begin) : BATCH;
-        own_words(key, 0, 2 * begin, 2 * some, seeds);
-        own_words(key, 1, begin, some, accept);
+        qb_stream_words(key, OTHER_STREAMS, 2 * begin, 2 * some, seeds);
+        qb_stream_words(key, OTHER_STREAMS + 1, begin, some, accept);
         accepted = qb_first_accepted((const u32 *)(const void *)seeds, accept, some, p->kept, (size_t)tiles, edges,
                                      (size_t)entry->edge_count, p->limits, quantiles);
     }
     if (accepted < 0) { /* with probability 2^-60: the next candidate, unseen (base.py, search) */
-        own_words(key, 0, 2 * entry->tries, 2, seeds);
+        qb_stream_words(key, OTHER_STREAMS, 2 * entry->tries, 2, seeds);
         accepted = 0;
     }
     if (!entry->has_rows) memcpy(body, &nonce, 8);

@@ -59,7 +59,7 @@ INLINE const REAL *REAL_SET(looked)(const REAL *x, REAL *copy, int count, int or
     return copy;
 }
 
-INLINE size_t REAL_SET(list)(const qb_undecided *undecided, size_t listed, i64 index, u16 word, REAL value) {
+INLINE size_t REAL_SET(list)(const undecided_list *undecided, size_t listed, i64 index, u16 word, REAL value) {
     undecided->index[listed] = index;
     undecided->word[listed] = word;
     undecided->value[listed] = (double)value;
@@ -92,7 +92,7 @@ INLINE void REAL_SET(floors)(const REAL *x, const qb_polynomial *plan, int count
 }
 
 static size_t REAL_SET(sample_one_bit)(const qb_polynomial *plan, int order, const REAL *x, const u16 *words, i64 start,
-                                       size_t count, u8 *out, const qb_undecided *undecided, size_t listed,
+                                       size_t count, u8 *out, const undecided_list *undecided, size_t listed,
                                        double *total) {
     REAL copy[PIECE];
     u16 floors[PIECE], last_words[PIECE];
@@ -150,7 +150,7 @@ INLINE void REAL_SET(positions)(const REAL *restrict x, const qb_cells *plan, in
 /* Compare open coordinates with the thresholds in question; list those that are too close to one. */
 INLINE size_t REAL_SET(compare_lines)(const qb_cells *plan, const int32_t *open, int open_count, const REAL *x,
                                       const u16 *words, const int32_t *cell, const float *part, u8 *codes, i64 start,
-                                      const qb_undecided *undecided, size_t listed) {
+                                      const undecided_list *undecided, size_t listed) {
     const int lines = (1 << plan->bits) - 1;
     for (int n = 0; n < open_count; n++) {
         int i = open[n];
@@ -171,7 +171,7 @@ INLINE size_t REAL_SET(compare_lines)(const qb_cells *plan, const int32_t *open,
 }
 
 static size_t REAL_SET(sample_cells)(const qb_cells *plan, int order, const REAL *x, const u16 *words, i64 start,
-                                     size_t count, u8 *out, const qb_undecided *undecided, size_t listed,
+                                     size_t count, u8 *out, const undecided_list *undecided, size_t listed,
                                      double *total) {
     const size_t bits = (size_t)plan->bits;
     REAL copy[PIECE];
@@ -201,7 +201,7 @@ static size_t REAL_SET(sample_cells)(const qb_cells *plan, int order, const REAL
 
 /* A gain that no plan can hold: all goes to the exact law, which takes any. */
 static size_t REAL_SET(leave_open)(const qb_sampling *how, const REAL *x, const u16 *words, i64 start, size_t count,
-                                   u8 *out, const qb_undecided *undecided, size_t listed, double *total) {
+                                   u8 *out, const undecided_list *undecided, size_t listed, double *total) {
     REAL copy[PIECE];
     memset(out, 0, (count * (size_t)how->bits + 7) / 8);
     for (size_t at = 0; at < count; at += PIECE) {
@@ -215,7 +215,7 @@ static size_t REAL_SET(leave_open)(const qb_sampling *how, const REAL *x, const 
 }
 
 static size_t REAL_SET(sample)(const qb_sampling *how, const void *x, const u16 *words, i64 start, size_t count,
-                               u8 *out, const qb_undecided *undecided, size_t listed, double *total) {
+                               u8 *out, const undecided_list *undecided, size_t listed, double *total) {
     if (how->polynomial) {
         return REAL_SET(sample_one_bit)(how->polynomial, how->order, x, words, start, count, out, undecided, listed,
                                         total);

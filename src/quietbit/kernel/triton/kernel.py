@@ -1,7 +1,7 @@
 """The Triton kernel: packed codes on an NVIDIA GPU at the speed of reading the update.
 
 Idea     one pass decides almost every coordinate in float32 and lists the others; a second, small
-         pass decides those by the exact law in float64. With `device_rng` the random words are made
+         pass decides those by the exact law in float64. With `secure_rng` the random words are made
          in registers, and only the update and its codes move through memory. Words of other sources
          are copied to the device first, so that seeded runs give the same payloads on every device.
          One bit of an update rotated in blocks of 4,096 is sampled from registers as well.
@@ -28,7 +28,7 @@ from quietbit.kernel.base import Job, Kernel, Update
 from quietbit.kernel.expand import ROWS_KEY, seed_state
 from quietbit.kernel.norm import BLOCK, Flat, widen
 from quietbit.kernel.normals import MAX_COUNT, inner, quantile_table
-from quietbit.kernel.rng import TILE, DeviceBlock, WordBlock
+from quietbit.kernel.rng import TILE, ChaChaBlock, WordBlock
 from quietbit.kernel.sampler import Sampler, level_knots
 from quietbit.kernel.tables import threshold_plan
 from quietbit.kernel.transform import Blocks, check_finite_rotation, sign_key
@@ -399,7 +399,7 @@ def _passes(
     room = math.ceil(share * (rows - skip)) + ROOM
     capacity = room if decidable else -1
     listed = torch.empty(room, dtype=torch.int64, device=DEVICE)
-    given = not isinstance(job.block, DeviceBlock)
+    given = not isinstance(job.block, ChaChaBlock)
     if given:
         words = _primary_words(job.block, job.flat.size)
         keys = [0] * 8
