@@ -257,7 +257,7 @@ class Exchanges:
         asked: Mapping[str, Round] = {}
         if exchange is not None and not (result.unprotected and exchange.is_over):
             asked = exchange.rounds
-            exchange.first.arrived(Reply(sender, result.size))
+            exchange.first.uplink += result.size
             if result.unprotected:
                 exchange.first.unprotect(sender)
         else:

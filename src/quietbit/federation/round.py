@@ -12,7 +12,7 @@ Idea     a round is a state machine without I/O: `next` says what to send now, `
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from hashlib import blake2b
@@ -38,10 +38,31 @@ from quietbit.federation.part import Aside, Closed, Model, Part, Scope, Step
 from quietbit.federation.record import Counts, Note, Outcome, RoundReport
 from quietbit.node.refusal import Reason, Refusal
 
-__all__ = ["PASSED_NO_GATE", "Round", "note_names"]
+__all__ = ["PASSED_NO_GATE", "Round"]
 
 PASSED_NO_GATE = "none of it is used, and no more is asked."
-MOST_NAMES = 100  # of numbers that owners let out
+
+
+@final
+@define(eq=False)
+class _Standing:
+    """What one node was asked in a round, and what came of it."""
+
+    is_member: bool = False  # the round asks it, and none beside it
+    asked: bool = False  # for a release
+    waiting: bool = False  # for what was asked last
+    silent: bool = False  # in an earlier step
+    declined: bool = False
+    spoilt: bool = False  # an answer was refused
+    needs_model: bool = False
+    weight: float | None = None  # of its release, where that was taken in
+    came: set[bytes] = field(factory=set)  # digests of releases
+
+    @property
+    def failed(self) -> bool:
+        """Whether it was asked, and neither answered nor declined."""
+        heard = self.weight is not None or self.declined or self.spoilt
+        return (self.waiting or self.silent) and not heard
 
 
 @final
@@ -56,33 +77,24 @@ class Round:
     parts: tuple[Part, ...] = ()
     side: Callable[[Aside], Round] | None = None  # makes a round beside this one
     unprotected: set[Node] = field(factory=set)  # nodes that sent what no gate lets out, in the run
-    numbers: set[str] = field(factory=set)  # names of what owners let out as it is, in the run
     side_rounds: list[Round] = field(factory=list, init=False)
     is_over: bool = field(default=False, init=False)
     skipped: bool | None = field(default=None, init=False)  # whether the model stayed, once known
     uplink: int = field(default=0, init=False)
     downlink: int = field(default=0, init=False)
     notes: list[Note] = field(factory=list, init=False)
-    answered: set[Node] = field(factory=set, init=False)  # nodes whose release was taken in
-    needing: set[Node] = field(factory=set, init=False)  # nodes that need the full model next
-    faults: list[BatchFault] = field(factory=list, init=False)  # of apps of simulated nodes
-    crashes: list[str] = field(factory=list, init=False)  # tracebacks, of simulated nodes
-    weights: list[float] = field(factory=list, init=False)
+    crashes: list[str | BatchFault] = field(factory=list, init=False)  # of simulated nodes' apps
     _given: dict[Node, Asked] = field(factory=dict, init=False)  # requests that are not made yet
-    _members: set[Node] = field(factory=set, init=False)  # whom this round asks, and none beside it
-    _asked: set[Node] = field(factory=set, init=False)  # for a release
-    _waiting: set[Node] = field(factory=set, init=False)  # for what was asked last
-    _gone: set[Node] = field(factory=set, init=False)  # who was silent in an earlier step
-    _declined: set[Node] = field(factory=set, init=False)
-    _spoilt: set[Node] = field(factory=set, init=False)  # nodes of which an answer was refused
-    _came: dict[Node, set[bytes]] = field(factory=dict, init=False)  # digests of releases
+    _nodes: defaultdict[Node, _Standing] = field(init=False)
     _metrics: dict[str, list[float]] = field(factory=dict, init=False)
-    _refused: int = field(default=0, init=False)
-    _unprotected: int = field(default=0, init=False)
     _outliers: int = field(default=0, init=False)
     _payloads: int = field(default=0, init=False)
     _failed: bool = field(default=False, init=False)
     _query: Query = field(factory=lambda: Query(()), init=False)
+
+    @_nodes.default
+    def _nobody(self) -> defaultdict[Node, _Standing]:
+        return defaultdict(_Standing)
 
     @property
     def number(self) -> int:
@@ -94,6 +106,11 @@ class Round:
         """The model of the round."""
         return self.scope.model
 
+    @property
+    def answered(self) -> frozenset[Node]:
+        """The nodes whose release was taken in."""
+        return self._those(lambda standing: standing.weight is not None)
+
     def start(self, requests: Iterable[Asked]) -> None:
         """Begin with requests to these nodes; `next` completes them."""
         self._given = {asked.node: asked for asked in requests}
@@ -104,14 +121,16 @@ class Round:
         """Return what to send now; None when the round is over. Nothing is sent here."""
         if self.is_over:
             return None
-        self._gone |= self._waiting
+        for standing in self._nodes.values():
+            standing.silent |= standing.waiting
+            standing.waiting = False
         query = None
         if not self._failed:
             try:
                 query = self.collector.next()
             except QuietbitError as error:
                 self._fail(error)
-        if query is None and any(side._members - side._asked for side in self.side_rounds):
+        if query is None and any(side._is_pending() for side in self.side_rounds):
             query = Query(())  # those beside this round are asked all the same
         if query is None:
             self.end()
@@ -119,9 +138,9 @@ class Round:
         self._query = query
         if query.releases:
             return Ask(self.number, tuple(self._for_releases(query)))
-        self._waiting = set(query.nodes)
         requests = []
         for node in query.nodes:
+            self._nodes[node].waiting = True
             own = dict(query.records[node])
             records = {RECORD: self.request}
             asked = Asked(node, records=records, own_records=own, carries_model=False)
@@ -145,7 +164,7 @@ class Round:
     def of(self, node: Node) -> Round:
         """Return the round that asks a node: this one, or one beside it."""
         for side in self.side_rounds:
-            if node in side._members:
+            if node in side._nodes and side._nodes[node].is_member:
                 return side
         return self
 
@@ -158,8 +177,7 @@ class Round:
         current = self.of(reply.node)
         if current is not self:
             return current.take(reply)
-        if reply.size:
-            self.arrived(reply)
+        self.uplink += reply.size
         if reply.refusal is not None:
             # An engine's error may hide a release; only a node's own word means that there is none.
             if reply.noted:
@@ -176,7 +194,7 @@ class Round:
                 self.collector.answer(reply.node, reply)
         except QuietbitError as error:
             return self.refuse(reply.node, error)
-        self._waiting.discard(reply.node)
+        self._nodes[reply.node].waiting = False
         return Outcome.TAKEN
 
     def fail(self, error: object) -> None:
@@ -211,28 +229,18 @@ class Round:
         """Return the mean of the model's numbers that a mean of releases stands for."""
         return self.scope.lift(mean)
 
-    def arrived(self, reply: Reply) -> None:
-        """Note a message that came, before it is read."""
-        self.uplink += reply.size
-
-    def refuse(self, node: Node, reason: object) -> Outcome:
+    def refuse(self, node: Node, reason: object, outcome: Outcome = Outcome.REFUSED) -> Outcome:
         """Note an answer that is not what was asked for."""
-        self._refused += 1
-        if node in self._members:
-            self._spoilt.add(node)
-            if self._query.releases:
-                self.counts[node].refused += 1
-        return self._note(node, Outcome.REFUSED, reason)
+        standing = self._nodes[node]
+        standing.spoilt = True
+        if standing.is_member and self._query.releases:
+            self.counts[node].refused += 1
+        return self._note(node, outcome, reason)
 
     def unprotect(self, node: Node) -> Outcome:
         """Note a reply that holds what no gate lets out: the run has no guarantee from here on."""
-        self._spoilt.add(node)
-        self._refused += 1
-        self._unprotected += 1
         self.unprotected.add(node)
-        if self._query.releases:
-            self.counts[node].refused += 1
-        return self._note(node, Outcome.UNPROTECTED, PASSED_NO_GATE)
+        return self.refuse(node, PASSED_NO_GATE, Outcome.UNPROTECTED)
 
     def came(self, node: Node, release: bytes) -> None:
         """Count what may be a release, by a node that was asked or not.
@@ -242,20 +250,20 @@ class Round:
         """
         if not release:
             return
-        earlier = self._came.setdefault(node, set())
+        standing = self._nodes[node]
         digest = blake2b(release, digest_size=16).digest()
-        counted = node in self._asked and node not in self._declined and not earlier
-        if not counted and digest not in earlier:
+        counted = standing.asked and not standing.declined and not standing.came
+        if not counted and digest not in standing.came:
             self.counts[node].extra += 1
-        earlier.add(digest)
+        standing.came.add(digest)
 
     def asked(self, node: Node) -> bool:
         """Return whether a node was asked for a release."""
-        return node in self._asked
+        return node in self._nodes and self._nodes[node].asked
 
-    def failed(self) -> set[Node]:
+    def failed(self) -> frozenset[Node]:
         """Return the nodes that were asked, and neither answered nor declined."""
-        return (self._gone | self._waiting) - self.answered - self._declined - self._spoilt
+        return self._those(lambda standing: standing.failed)
 
     def metrics(self) -> dict[str, float]:
         """Return the plain mean of every number that nodes let out, over the nodes that did."""
@@ -268,23 +276,27 @@ class Round:
 
     def report(self) -> RoundReport:
         """Return the counts so far."""
-        size = self.collector.size
+        asked = self.collector.size
+        if asked is None:
+            asked = len(self._those(lambda standing: standing.asked))
+        outcomes = Counter(note.outcome for note in self.notes)
+        unprotected = outcomes[Outcome.UNPROTECTED]
         report = RoundReport(
             self.number,
-            len(self._asked) if size is None else size,
+            asked,
             len(self.answered),
-            len(self._declined),
+            len(self._those(lambda standing: standing.declined)),
             len(self.failed()),
-            self._refused,
+            outcomes[Outcome.REFUSED] + unprotected,
             self._failed or not self.answered,
             self._payloads,
             self.uplink,
             self.downlink,
             tuple(self.notes),
-            resyncs=len(self.needing),
-            crashed=len(self.crashes) + len(self.faults),
+            resyncs=len(self._those(lambda standing: standing.needs_model)),
+            crashed=len(self.crashes),
             outliers=self._outliers,
-            unprotected=self._unprotected,
+            unprotected=unprotected,
         )
         return replace(report, **self.collector.columns())
 
@@ -309,15 +321,24 @@ class Round:
 
     def closed(self) -> Closed:
         """Return what parts report a round by, once it is over."""
+        weights = [standing.weight for standing in self._nodes.values()]
         return Closed(
             self.scope,
             self.report(),
-            frozenset(self.answered),
-            frozenset(self.needing),
-            tuple(self.weights),
+            self.answered,
+            self._those(lambda standing: standing.needs_model),
+            tuple(weight for weight in weights if weight is not None),
             self.collector.answers() if self.scope.section else None,
             tuple(side.closed() for side in self.side_rounds),
         )
+
+    def _those(self, have: Callable[[_Standing], bool]) -> frozenset[Node]:
+        """Return the nodes that stand as ``have`` says."""
+        return frozenset(node for node, standing in self._nodes.items() if have(standing))
+
+    def _is_pending(self) -> bool:
+        """Whether the round has nodes that were not asked yet."""
+        return bool(self._those(lambda standing: standing.is_member and not standing.asked))
 
     def _fail(self, error: object) -> None:
         self._failed = True
@@ -326,47 +347,54 @@ class Round:
 
     def _split(self, nodes: list[Node]) -> list[Node]:
         """Let parts ask some nodes for something else, in rounds beside this one; return others."""
-        new = [node for node in nodes if node not in self._members and self.of(node) is self]
+        known = self._those(lambda standing: standing.is_member)
+        new = [node for node in nodes if node not in known and self.of(node) is self]
         for part in self.parts:
             aside = part.aside(self.scope, new)
             if aside is None or not aside.nodes or self.side is None:
                 continue
-            known = [side for side in self.side_rounds if side.scope.section == aside.section]
-            if not known:
-                known = [self.side(aside)]
-                self.side_rounds += known
-            known[0]._members |= aside.nodes
+            sides = [side for side in self.side_rounds if side.scope.section == aside.section]
+            if not sides:
+                sides = [self.side(aside)]
+                self.side_rounds += sides
+            sides[0]._join(aside.nodes)
             new = [node for node in new if node not in aside.nodes]
-        self._members.update(new)
+        self._join(new)
         return new
+
+    def _join(self, nodes: Iterable[Node]) -> None:
+        """Let the round ask these nodes."""
+        for node in nodes:
+            self._nodes[node].is_member = True
 
     def _for_releases(self, query: Query) -> list[Asked]:
         """Return the requests for releases, and those of the rounds beside this one."""
-        others = [node for node in self._given if node not in self._members]
+        others = [node for node in self._given if self.of(node) is not self]
         requests = self.ask([self._given[node] for node in (*query.nodes, *others)])
         beside = self.collector.side_request(len(self._given))
         for asked in requests:
-            if asked.node in self._members:
+            if self.of(asked.node) is self:
                 asked.own_records.update(query.records.get(asked.node, {}))
             else:
                 asked.records.update(beside)
-        self._waiting = {node for node in query.nodes if node not in self.answered}
         return requests
 
     def _count(self, node: Node) -> None:
         """Count a node that is asked for a release, once."""
-        if node not in self._asked:
-            self._asked.add(node)
-            self._waiting.add(node)
+        standing = self._nodes[node]
+        if not standing.asked:
+            standing.asked = True
+            standing.waiting = True
             self.counts[node].asked += 1
 
     def _check_expected(self, node: Node) -> None:
         """Refuse a reply of a node from which none is waited for."""
         if self.is_over:
             raise InvalidPayload("it came when the round was over.")
-        if node not in self._members:
+        standing = self._nodes[node]
+        if not standing.is_member:
             raise InvalidPayload("it was not asked in this round.")
-        if node not in self._waiting:
+        if not standing.waiting:
             raise InvalidPayload("it has answered in this round already.")
 
     def _take_in(self, reply: Reply) -> None:
@@ -382,8 +410,7 @@ class Round:
         except Outlier:
             self._outliers += 1
             raise
-        self.weights.append(weight)
-        self.answered.add(node)
+        self._nodes[node].weight = weight
         self.counts[node].answered += 1
         self._payloads += memoryview(payload).nbytes
         self._note_extras(reply)
@@ -392,12 +419,12 @@ class Round:
 
     def _decline(self, node: Node, reason: object) -> Outcome:
         """Note that a node says it released nothing."""
-        if node in self._waiting and node not in self._declined:
-            self._declined.add(node)
-            self._waiting.discard(node)
-            if Refusal.read_reason(str(reason)) is Reason.NEEDS_MODEL:
-                self.needing.add(node)
-            if self._query.releases and node not in self._came:
+        standing = self._nodes[node]
+        if standing.waiting and not standing.declined:
+            standing.declined = True
+            standing.waiting = False
+            standing.needs_model = Refusal.read_reason(str(reason)) is Reason.NEEDS_MODEL
+            if self._query.releases and not standing.came:
                 self.counts[node].declined += 1
         return self._note(node, Outcome.DECLINED, reason)
 
@@ -405,15 +432,10 @@ class Round:
         """Note the numbers beside a valid release, and of a simulated node why its app crashed."""
         for name, value in reply.metrics.items():
             self._metrics.setdefault(name, []).append(value)
-        note_names(self.numbers, reply.metrics)
         crash = reply.records.get(CRASHED)
         if crash is not None and crash.get("traceback") is not None:
             text = str(crash["traceback"])
-            fault = BatchFault.told(text)
-            if fault is None:
-                self.crashes.append(lines_of(text))
-            else:
-                self.faults.append(fault)
+            self.crashes.append(BatchFault.told(text) or lines_of(text))
 
     def _name_liars(self) -> None:
         """Note which nodes were found out, each once."""
@@ -426,11 +448,6 @@ class Round:
         """Add a note, whose text may be a stranger's words."""
         self.notes.append(Note(one_line(reason), node, outcome, self._query.step))
         return outcome
-
-
-def note_names(known: set[str], names: Iterable[str]) -> None:
-    """Add names of numbers that owners let out to those that are known, up to a limit."""
-    known.update([name for name in names if name not in known][: MOST_NAMES - len(known)])
 
 
 def side_scope(scope: Scope, aside: Aside) -> Scope:

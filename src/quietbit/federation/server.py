@@ -35,7 +35,7 @@ from quietbit.federation.parts.secure_aggregation import MaskedSums
 from quietbit.federation.plan import Plan
 from quietbit.federation.record import Counts, Note, Outcome, RoundReport
 from quietbit.federation.report import Report
-from quietbit.federation.round import PASSED_NO_GATE, Round, note_names, side_scope
+from quietbit.federation.round import PASSED_NO_GATE, Round, side_scope
 from quietbit.federation.terms import Say
 from quietbit.mechanism.base import Mechanism
 from quietbit.mechanism.registry import identity_of
@@ -44,6 +44,7 @@ from quietbit.wire.uplink import Uplink
 
 __all__ = ["Run"]
 
+MOST_NAMES = 100  # of numbers that owners let out
 SomePart = TypeVar("SomePart", bound=Part)
 
 
@@ -143,8 +144,9 @@ class Run:
         mean = current.mean()
         report = part.report(replace(current.report(), round=number), mean, model)
         self.count_bytes(uplink=current.uplink, downlink=current.downlink)
+        self._note_names(current.metrics())
         self.charge_rounds(number)
-        for level, line in part.lines(report, current.notes, current.crashes):
+        for level, line in part.lines(report, current.notes, list(map(str, current.crashes))):
             self.say(level, f"evaluation of round {number}: {line}")
         return report
 
@@ -189,7 +191,6 @@ class Run:
             parts=self.parts,
             side=partial(self._side, scope, counts),
             unprotected=self.unprotected,
-            numbers=self.numbers,
         )
 
     def _side(self, scope: Scope, counts: defaultdict[Node, Counts], aside: Aside) -> Round:
@@ -207,7 +208,7 @@ class Run:
     def take_beside(self, reply: Reply) -> None:
         """Take a reply outside of rounds: bytes and numbers count, and a release if it has one."""
         self.count_bytes(uplink=reply.size)
-        note_names(self.numbers, reply.metrics)
+        self._note_names(reply.metrics)
         if pieces_of(reply.records):
             self.updates[reply.node].extra += 1
         if not reply.unprotected or reply.node in self.unprotected:
@@ -218,6 +219,11 @@ class Run:
         if self.rounds:
             last = self.rounds[-1]
             self.rounds[-1] = replace(last, reasons=(*last.reasons, note))
+
+    def _note_names(self, names: Iterable[str]) -> None:
+        """Note the names of numbers that owners let out as they are, up to a limit."""
+        new = [name for name in names if name not in self.numbers]
+        self.numbers.update(new[: MOST_NAMES - len(self.numbers)])
 
     def count_bytes(self, *, uplink: int = 0, downlink: int = 0) -> None:
         """Count messages outside of rounds."""
@@ -239,12 +245,15 @@ class Run:
         self._open = None
         report = current.close()
         rounds = [current, *current.side_rounds]
-        for node in set[Node]().union(*(member.failed() for member in rounds)):
+        for member in rounds:
+            self._note_names(member.metrics())
+        for node in frozenset[Node]().union(*(member.failed() for member in rounds)):
             self.updates[node].failed += 1
         outcome = replace(report, epsilon_upper=self.epsilon_upper())
         self.rounds.append(outcome)
-        crashes = [crash for member in rounds for crash in member.crashes]
-        self._faults = Counter(current.faults)
+        told = [crash for member in rounds for crash in member.crashes]
+        crashes = [crash for crash in told if isinstance(crash, str)]
+        self._faults = Counter(crash for crash in told if not isinstance(crash, str))
         for fault, count in self._faults.items():
             self.say(ERROR, f"round {outcome.round}: {_of_apps(count, fault)}")
         notes = [section.note(outcome) for section in self.plan.sections]
