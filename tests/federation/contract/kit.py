@@ -23,6 +23,7 @@ from quietbit import Plan
 from quietbit.federation import Part
 from quietbit.federation.messages import ANSWERED, DECLINED
 from quietbit.federation.simulate import Score, SimulatedPlan, Training, simulate
+from quietbit.gradients.subspace import Subspace
 from quietbit.kernel.client_rng import seeded_client_rng
 from quietbit.mechanism.registry import build
 from quietbit.node.ledger import FileLedger, LedgerState, StateLedger
@@ -64,7 +65,7 @@ class Federation(ABC):
     """Nodes 0 to ``nodes`` - 1 of one engine; the model is a table and a row of float32 numbers.
 
     ``owners`` are policies, by node; a node without one is simulated, and shows its ``metrics``.
-    ``parts`` are handed to the server.
+    ``parts`` and a subspace's ``basis`` are handed to the server.
     After a round ``releases`` has the framed releases that arrived, by kind and node, ``reasons``
     why others did not, ``noted`` whether a node says that a release was noted nevertheless, and
     ``seen`` the models that the apps were given.
@@ -83,6 +84,7 @@ class Federation(ABC):
         owners: Mapping[int, str] | None = None,
         metrics: Collection[str] = (),
         parts: Sequence[Part] = (),
+        basis: Subspace | None = None,
     ) -> None:
         self.config = dict(config)
         self.app = app
@@ -92,6 +94,7 @@ class Federation(ABC):
         self.owners = owners or {}
         self.metrics = tuple(metrics)
         self.parts = tuple(parts)
+        self.basis = basis
         self.number = 0
         self.model = np.random.default_rng(3).normal(size=COLUMNS * (rows + 1)).astype(np.float32)
         self.releases: dict[str, dict[int, bytes]] = {RELEASE: {}, ANSWER: {}}
@@ -191,7 +194,7 @@ class FlowerFederation(Federation):
         rules = Simulation(seed=SEED, metrics=self.metrics)
         self._mod = simulated(gated(simulation=rules))
         inner = FedAvg(min_train_nodes=1, min_available_nodes=1, min_evaluate_nodes=1)
-        self.strategy = PrivateStrategy(inner, self.config, parts=self.parts)
+        self.strategy = PrivateStrategy(inner, self.config, parts=self.parts, basis=self.basis)
         self._grid = HandGrid(range(self.FIRST, self.FIRST + self.nodes))
         self._asked: dict[int, Any] = {}
         self.contexts = {}
@@ -295,7 +298,11 @@ class FlareFederation(Federation):
 
         from engines.nvflare.kit import Server, Site
 
-        self.server = Server(self.config, self.folder)
+        path = None
+        if self.basis is not None:
+            path = str(self.folder / "basis.npy")
+            np.save(path, self.basis.directions)
+        self.server = Server(self.config, self.folder, basis=path)
         self.server.data.parts = self.parts
         context = self.server.engine.manager.new_context()
         runner = SimpleNamespace(current_wf=SimpleNamespace(controller=FedAvg()))
@@ -414,6 +421,7 @@ class LocalFederation(Federation):
             self.plan,
             Training(lr=1.0, rounds=self.number, momentum=0.0),
             parts=self.parts,
+            basis=self.basis,
         )
         assert self.run.status == "finished", self.run.reason
         self.model = self.run.parameters
