@@ -11,14 +11,13 @@ from __future__ import annotations
 
 import io
 import logging
-from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Mapping
 from functools import partial
 from logging import WARNING
 from typing import Any, ClassVar, TypeAlias, final
 
 import numpy as np
-from attrs import frozen
+from attrs import define, frozen
 from numpy.typing import NDArray
 
 from quietbit._typing import FloatVector
@@ -111,6 +110,17 @@ class Replay(Section):
 
 
 @final
+@define
+class _Follower:
+    """What a server knows of a node: the round of its model, None for no model, and how it came."""
+
+    round: int | None
+    in_full: bool = False
+    lost: int = 0  # full models that were gone before the next round
+    sent: tuple[int, bool] | None = None  # in this round
+
+
+@final
 class Leader:
     """The server's half: its downlink, and which node has the model of which round."""
 
@@ -127,10 +137,7 @@ class Leader:
         self._layout = layout
         self._downlink = Downlink(Replica(layout.flat(arrays), round=round, lift=lift), step)
         self._first = 0 if replay.start == APP else None  # what a node has that never answered
-        self._known: dict[Node, int | None] = {}
-        self._in_full: set[Node] = set()  # nodes whose last model came in full
-        self._lost: Counter[Node] = Counter()
-        self._sent: dict[Node, tuple[int, bool]] = {}
+        self._followers: dict[Node, _Follower] = {}
         # Of this round, by the round of the model that a node has: equal requests are one value.
         self._records: dict[int | None, tuple[bool, dict[str, Any]]] = {}
 
@@ -140,13 +147,12 @@ class Leader:
 
     def records(self, node: Node) -> tuple[bool, dict[str, Any]]:
         """Return whether a node is sent the full model, and the records of the request to it."""
-        known = self._known.get(node, self._first)
-        if self._lost[node] >= FORGETFUL:
-            known = None
+        follower = self._followers.setdefault(node, _Follower(self._first))
+        known = follower.round if follower.lost < FORGETFUL else None
         if known not in self._records:
             self._records[known] = self._records_since(known)
         in_full, records = self._records[known]
-        self._sent[node] = (self._downlink.replica.round, in_full)
+        follower.sent = (self._downlink.replica.round, in_full)
         return in_full, records
 
     def _records_since(self, known: int | None) -> tuple[bool, dict[str, Any]]:
@@ -165,18 +171,15 @@ class Leader:
             records[SPEED] = replica.speed  # the momentum that goes with the full model
         return broadcasts is None, records
 
-    def heard(self, answered: Iterable[Node], needing: Iterable[Node]) -> None:
+    def heard(self, answered: Container[Node], needing: Container[Node]) -> None:
         """Note at the end of a round which nodes have its model now, and which have none."""
-        for node in answered:
-            if node in self._sent:
-                self._known[node], in_full = self._sent[node]
-                self._in_full.discard(node)
-                if in_full:
-                    self._in_full.add(node)
-        for node in needing:
-            self._lost[node] += node in self._in_full
-            self._known[node] = None
-        self._sent.clear()
+        for node, follower in self._followers.items():
+            if node in answered and follower.sent is not None:
+                follower.round, follower.in_full = follower.sent
+            if node in needing:
+                follower.lost += follower.in_full
+                follower.round = None
+            follower.sent = None
 
     def advance(self, kept: Any, mechanism: Mechanism, number: int) -> Arrays:
         """Take a round's step and return the learnt arrays as clients have them; they are views."""
@@ -236,8 +239,8 @@ class Replaying(Part):
         """Note which nodes have the round's model now, and which could not replay it."""
         if self._leader is not None:
             rounds = (closed, *closed.side_rounds)
-            answered = [node for member in rounds for node in member.answered]
-            needing = [node for member in rounds for node in member.needing]
+            answered = frozenset[Node]().union(*(member.answered for member in rounds))
+            needing = frozenset[Node]().union(*(member.needing for member in rounds))
             self._leader.heard(answered, needing)
         return {}
 

@@ -15,7 +15,7 @@ from typing import Any, ClassVar, final
 
 from attrs import frozen
 
-from quietbit.errors import check_int, require
+from quietbit.errors import require
 from quietbit.federation.fields import Real, Whole, Word, choice
 from quietbit.federation.masked_sum import Masked, Members
 from quietbit.federation.messages import SUM, read_fields
@@ -96,10 +96,8 @@ class SecureAggregation(Section):
     def sizes(self) -> dict[str, Any]:
         """Return what clients of a sum are told of it, whatever the step."""
         return {
-            "threshold": check_int(self.threshold, "quietbit.secure-aggregation.threshold", 2),
-            "honest": check_int(
-                self.honest_clients, "quietbit.secure-aggregation.honest-clients", 2
-            ),
+            "threshold": self.threshold,
+            "honest": self.honest_clients,
             "server": str(self.adversary),
         }
 
