@@ -6,7 +6,6 @@ import pytest
 from core.exact.privacy_kit import flat, rough
 from quietbit.target import Adjacency
 from quietbit_lab.baseline.dithered_cost import dithered_l1_cost, dithered_l2_cost, reference_row
-from refusals import refuses
 
 
 def test_the_reference_is_the_centre_of_the_table():
@@ -33,12 +32,3 @@ def test_the_radius_enters_squared_for_l2_and_plainly_for_l1(levels, adjacency):
 def test_a_constant_table_costs_almost_nothing(adjacency):
     assert dithered_l1_cost(flat(3, 2), 1.0, adjacency).pure_epsilon() < 1e-12
     assert dithered_l2_cost(flat(3, 2), 1.0, adjacency).rdp(2.0) < 1e-11
-
-
-@pytest.mark.parametrize("bad", [0.0, -1.0, math.nan, math.inf])
-def test_refusals(bad):
-    for function in (dithered_l1_cost, dithered_l2_cost):
-        with refuses("radius"):
-            function(rough(3, 2, 4.0, 1), bad, Adjacency.ZERO_OUT)
-        with refuses("adjacency", "add-remove"):
-            function(rough(3, 2, 4.0, 1), 1.0, "add-remove")

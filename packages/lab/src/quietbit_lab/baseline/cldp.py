@@ -35,7 +35,7 @@ class SampledCoefficient(SampledSigns):
 
     def __attrs_post_init__(self) -> None:
         """Refuse another norm, and more signs than coefficients."""
-        check_ball(self.ball, Norm.L1, "CLDP")
+        check_ball(self.ball, "CLDP", norm=Norm.L1)
         SampledSigns.__attrs_post_init__(self)
 
     @property

@@ -43,7 +43,9 @@ NONCE_STREAM = 7
 Decode: TypeAlias = Callable[[bytes, int], tuple[NDArray[np.int64] | slice, FloatVector]]
 
 
-def check_ball(ball: Ball, norm: Norm, kind: str, least: int = 1, most: int = 2**24) -> None:
+def check_ball(
+    ball: Ball, kind: str, least: int = 1, most: int = 2**24, *, norm: Norm = Norm.L2
+) -> None:
     """Refuse what is not a ball of this norm, and dimensions that the mechanism cannot have."""
     require(isinstance(ball, Ball), "ball", type(ball).__name__, "a Ball")
     require(ball.norm is norm, "norm of the ball", ball.norm.value, f"{norm.value} for {kind}")

@@ -19,7 +19,6 @@ import numpy as np
 
 from quietbit._typing import FloatMatrix, FloatVector
 from quietbit.design.table import Design
-from quietbit.errors import check_real
 from quietbit.privacy.cost import Cost
 from quietbit.privacy.divergence import CENTRE, exact_levels
 from quietbit.privacy.release import Formula
@@ -34,15 +33,13 @@ _ULP = 2.0**-50
 
 def dithered_l2_cost(design: Design, radius: float, adjacency: Adjacency) -> Cost:
     """Return the Rényi curve of grid vectors within L2 ``radius`` of (1/2, ..., 1/2)."""
-    adjacency = Adjacency(adjacency)
-    distance = adjacency.radii * check_real(radius, "radius")
+    distance = adjacency.radii * radius
     return Cost.per_square(Formula(_constant, design, adjacency), distance)
 
 
 def dithered_l1_cost(design: Design, radius: float, adjacency: Adjacency) -> Cost:
     """Return the pure cost of grid vectors within L1 ``radius`` of (1/2, ..., 1/2)."""
-    adjacency = Adjacency(adjacency)
-    distance = adjacency.radii * check_real(radius, "radius")
+    distance = adjacency.radii * radius
     rows = np.log(design.probabilities)
     levels = exact_levels(design)
     if adjacency is Adjacency.REPLACE_ONE:

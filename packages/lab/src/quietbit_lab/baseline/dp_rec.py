@@ -26,10 +26,9 @@ from typing import ClassVar, final
 import numpy as np
 from attrs import field, frozen
 
-from quietbit._search import bisect
 from quietbit._typing import FloatVector
 from quietbit.errors import check_real
-from quietbit.mechanism.ball import Ball, Norm
+from quietbit.mechanism.ball import Ball
 from quietbit.mechanism.family import Choices
 from quietbit_lab.baseline.base import MOST_EPSILON, Numbered
 from quietbit_lab.baseline.codebook import candidate, check_ball
@@ -65,7 +64,7 @@ class RelativeEntropyCoding(Numbered):
 
     def __attrs_post_init__(self) -> None:
         """Refuse another norm."""
-        check_ball(self.ball, Norm.L2, "DP-REC", 1, MOST_NORMALS // self.candidates)
+        check_ball(self.ball, "DP-REC", 1, MOST_NORMALS // self.candidates)
 
     @property
     def moments(self) -> tuple[float, float]:
@@ -107,13 +106,15 @@ def weight_levels(limit: float, bits: int) -> tuple[float, float]:
 
 
 def weight_limit(epsilon: float, bits: int) -> float:
-    """Return the largest exponent at which neighbours' probabilities differ by e^epsilon."""
+    """Return the exponent at which neighbours' probabilities differ by e^epsilon.
 
-    def private(limit: float) -> bool:
-        low, high = weight_levels(limit, bits)
-        return math.log(high / low) <= epsilon
-
-    return bisect(private, 0.0, epsilon, relative=1e-12)
+    With x = e^-2a, high / low = (x + N - 1) / (x (1 + (N-1) x)) is e^epsilon where
+    e^epsilon (N-1) x^2 + (e^epsilon - 1) x = N - 1.
+    """
+    others = (1 << bits) - 1
+    more = math.expm1(epsilon)
+    root = math.hypot(more, 2 * math.exp(epsilon / 2) * others)
+    return -math.log((root - more) / (2 * math.exp(epsilon) * others)) / 2
 
 
 @lru_cache(maxsize=1024)
@@ -137,7 +138,7 @@ def best_slope(limit: float, bits: int) -> float:
 
 def _build(ball: Ball, loss: float, choices: Choices) -> RelativeEntropyCoding:
     """Return the best of up to eight bits, unless bits are chosen."""
-    check_ball(ball, Norm.L2, "DP-REC", 1, MOST_NORMALS // 2)
+    check_ball(ball, "DP-REC", 1, MOST_NORMALS // 2)
     room = min(8, (MOST_NORMALS // ball.dimension).bit_length() - 1)
     mechanisms = []
     for bits in (choices.bits,) if choices.bits else range(1, room + 1):

@@ -31,7 +31,7 @@ from numpy.typing import NDArray
 from scipy.special import gammaln
 
 from quietbit._typing import FloatVector
-from quietbit.mechanism.ball import Ball, Norm
+from quietbit.mechanism.ball import Ball
 from quietbit.mechanism.family import Choices
 from quietbit_lab.baseline.base import Numbered, checked_cap, checked_loss
 from quietbit_lab.baseline.codebook import candidate, check_ball
@@ -55,7 +55,7 @@ class MinimalRandomCoding(Numbered):
 
     def __attrs_post_init__(self) -> None:
         """Refuse another norm."""
-        check_ball(self.ball, Norm.L2, "MMRC", 2, MOST_NORMALS // self.candidates)
+        check_ball(self.ball, "MMRC", 2, MOST_NORMALS // self.candidates)
 
     @property
     def moments(self) -> tuple[float, float]:
@@ -125,7 +125,7 @@ def best_cap(epsilon: float, bits: int, dimension: int) -> float:
 
 def _bits(ball: Ball, choices: Choices) -> int:
     """Return the mechanism with eight bits unless bits are chosen: fewer are worse."""
-    check_ball(ball, Norm.L2, "MMRC", 2, MOST_NORMALS // 2)
+    check_ball(ball, "MMRC", 2, MOST_NORMALS // 2)
     return choices.bits or min(8, (MOST_NORMALS // ball.dimension).bit_length() - 1)
 
 

@@ -24,7 +24,7 @@ from attrs import field, frozen
 from scipy.special import ndtr
 
 from quietbit.errors import check_real
-from quietbit.mechanism.ball import Ball, Norm
+from quietbit.mechanism.ball import Ball
 from quietbit.mechanism.base import Error
 from quietbit.mechanism.family import largest_private
 from quietbit.privacy.cost import Cost
@@ -57,7 +57,7 @@ class PoissonRepresentation:
 
     def __attrs_post_init__(self) -> None:
         """Refuse another norm."""
-        check_ball(self.ball, Norm.L2, "PPR")
+        check_ball(self.ball, "PPR")
 
     def privacy(self, adjacency: Adjacency) -> Cost:
         """2 alpha e: what a place reveals to a server that holds the list."""

@@ -32,7 +32,7 @@ from quietbit._typing import FloatVector
 from quietbit.design.profile import Profile
 from quietbit.kernel.rng import WordBlock
 from quietbit.kernel.transform import padded_size
-from quietbit.mechanism.ball import Ball, Norm
+from quietbit.mechanism.ball import Ball
 from quietbit.mechanism.family import Choices
 from quietbit.mechanism.vector import VectorMVU
 from quietbit_lab.baseline.base import Directional, Floats, checked_cap, checked_loss, likeliest
@@ -59,7 +59,7 @@ class PrivUnit(Directional, Floats):
 
     def __attrs_post_init__(self) -> None:
         """Refuse another norm."""
-        check_ball(self.ball, Norm.L2, "PrivUnit", 2)
+        check_ball(self.ball, "PrivUnit", 2)
 
     @property
     def moments(self) -> tuple[float, float]:
@@ -128,7 +128,7 @@ def _with_step(ball: Ball, loss: float, share: float, choices: Choices) -> Vecto
 
 
 def _usual(ball: Ball, loss: float, choices: Choices) -> float:
-    check_ball(ball, Norm.L2, "PrivUnit", 2)
+    check_ball(ball, "PrivUnit", 2)
     return _best_cap(loss, ball.dimension)
 
 

@@ -30,7 +30,7 @@ from attrs import field, frozen
 
 from quietbit._typing import FloatMatrix, FloatVector
 from quietbit.errors import check_int, require
-from quietbit.mechanism.ball import Ball, Norm
+from quietbit.mechanism.ball import Ball
 from quietbit.mechanism.family import Choices
 from quietbit_lab.baseline.base import MOST_BITS, Numbered, checked_loss
 from quietbit_lab.baseline.codebook import candidate, check_ball
@@ -65,7 +65,7 @@ class RotatingSimplex(Numbered):
             self.closest,
             f"below the {self.candidates} corners",
         )
-        check_ball(self.ball, Norm.L2, "RRSC", self.candidates, MOST_WORK // self.candidates**2)
+        check_ball(self.ball, "RRSC", self.candidates, MOST_WORK // self.candidates**2)
 
     @property
     def moments(self) -> tuple[float, float]:
@@ -128,7 +128,7 @@ def best_closest(epsilon: float, bits: int) -> int:
 
 def _bits(ball: Ball, choices: Choices) -> int:
     """Return the mechanism with eight bits unless bits are chosen: fewer are no shorter."""
-    check_ball(ball, Norm.L2, "RRSC", 2, MOST_WORK // 4)
+    check_ball(ball, "RRSC", 2, MOST_WORK // 4)
     room = min(
         ball.dimension.bit_length() - 1, ((MOST_WORK // ball.dimension).bit_length() - 1) // 2
     )

@@ -29,7 +29,7 @@ from attrs import field, frozen
 from quietbit._typing import FloatVector
 from quietbit.errors import check_real
 from quietbit.kernel.transform import padded_size
-from quietbit.mechanism.ball import Ball, Norm, usual_kernel
+from quietbit.mechanism.ball import Ball, usual_kernel
 from quietbit.mechanism.family import Choices
 from quietbit_lab.baseline.base import MOST_BITS
 from quietbit_lab.baseline.codebook import check_ball
@@ -61,7 +61,7 @@ class SubsampledSigns(SampledSigns):
 
     def __attrs_post_init__(self) -> None:
         """Refuse another norm, and more signs than coefficients."""
-        check_ball(self.ball, Norm.L2, "SQKR", 1, MOST_DIMENSION)
+        check_ball(self.ball, "SQKR", 1, MOST_DIMENSION)
         SampledSigns.__attrs_post_init__(self)
 
     @property

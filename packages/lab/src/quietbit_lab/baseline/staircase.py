@@ -77,7 +77,7 @@ class Staircase(Floats):
 
     def __attrs_post_init__(self) -> None:
         """Refuse another norm, and more rings than a table has room for."""
-        check_ball(self.ball, Norm.L1, "the staircase", 1, MOST_DIMENSION)
+        check_ball(self.ball, "the staircase", 1, MOST_DIMENSION, norm=Norm.L1)
         rings = ring_count(self.design_epsilon, self.ball.dimension)
         require(
             rings <= MOST_RINGS,
@@ -189,7 +189,7 @@ class _Family(Family):
     ) -> Mechanism:
         """Return the staircase with the largest epsilon per step that meets the target."""
         width = target.adjacency.radii
-        check_ball(ball, Norm.L1, "the staircase", 1, MOST_DIMENSION)
+        check_ball(ball, "the staircase", 1, MOST_DIMENSION, norm=Norm.L1)
         smallest = max(LEAST_EPSILON, (ball.dimension + 200) * 3 / MOST_RINGS)
 
         def measured(loss: float) -> float:
@@ -203,7 +203,7 @@ class _Family(Family):
 
 
 def _build(ball: Ball, epsilon: float, width: float) -> Staircase:
-    check_ball(ball, Norm.L1, "the staircase", 1, MOST_DIMENSION)
+    check_ball(ball, "the staircase", 1, MOST_DIMENSION, norm=Norm.L1)
     return Staircase(ball, epsilon, width, best_gamma(epsilon, ball.dimension))
 
 

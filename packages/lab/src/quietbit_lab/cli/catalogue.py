@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import quietbit
 from quietbit.cli.console import JsonOption, column_table, show_json, shown
 from quietbit.cli.options import option, takes
-from quietbit_lab.cli.options import check_folder, number_or_word
+from quietbit_lab.cli.options import number_or_word
 
 __all__ = ["catalogue"]
 
@@ -18,9 +17,8 @@ __all__ = ["catalogue"]
     option("bits", int, "Only designs with this many bits."),
     option("epsilon", float, "Only designs with this epsilon."),
     option("bias", str, "Only designs with this bias.", metavar="exact|PENALTY"),
-    option("export", Path, "Copy the listed designs there.", metavar="DIR"),
 )
-def catalogue(export: Path | None, json: JsonOption = False, **given: Any) -> None:
+def catalogue(json: JsonOption = False, **given: Any) -> None:
     """List the designs that ship with the package; their names serve wherever a design file does.
 
     Example: quietbit catalogue --levels 2 --bits 1
@@ -33,14 +31,10 @@ def catalogue(export: Path | None, json: JsonOption = False, **given: Any) -> No
         "epsilon": given["epsilon"],
     }
     wanted["bias"] = None if given["bias"] is None else number_or_word(given["bias"])
-    if export is not None:
-        check_folder(export)
     rows = []
     for design in quietbit.catalogue():
         if any(value not in (None, getattr(design.spec, name)) for name, value in wanted.items()):
             continue
-        if export is not None:
-            design.save(export / file_name(design.spec))
         measured = quietbit.certify(design)
         facts = {
             key: getattr(measured, key)
@@ -56,13 +50,9 @@ def catalogue(export: Path | None, json: JsonOption = False, **given: Any) -> No
     if json:
         show_json(rows)
         return
-    if export is not None:
-        copied = f", copied to {export}"
-    else:
-        copied = ""
     heads = ("name", "measured epsilon", "largest bias", "mean squared error", "identity")
     lines = [
         [shown(key, value) for key, value in {**row, "identity": row["identity"][:12]}.items()]
         for row in rows
     ]
-    column_table(f"{len(rows)} designs{copied}", heads, lines)
+    column_table(f"{len(rows)} designs", heads, lines)

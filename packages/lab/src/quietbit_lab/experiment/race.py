@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from quietbit_lab.experiment.frontier import Summary, frontier, setting_key, summarise
-from quietbit_lab.experiment.grid import Job, Race, Sweep
+from quietbit_lab.experiment.grid import Job, Sweep
 from quietbit_lab.experiment.record import Setting
 from quietbit_lab.experiment.sweep import finished, pending
 
@@ -52,7 +52,7 @@ def reporting(sweep: Sweep, results: Sequence[Mapping[str, Any]]) -> Sweep:
     first = {setting_key(job.label, job.setting.to_json()): job for job in reversed(sweep.jobs)}
     last: dict[str, int] = {}
     for line in frontier(summarise(choosing)).values():
-        for point in thinned(line, sweep.race):
+        for point in thinned(line, sweep.race.apart):
             key = setting_key(point.label, point.settings)
             last[key] = max(last.get(key, 0), point.rounds)
     known = _known(result for result in results if result["job"] not in jobs)
@@ -65,11 +65,11 @@ def reporting(sweep: Sweep, results: Sequence[Mapping[str, Any]]) -> Sweep:
     return Sweep(sweep.name, sweep.claim, tuple(chosen))
 
 
-def thinned(line: Sequence[Summary], race: Race) -> list[Summary]:
-    """Points far enough apart, from the largest epsilon down."""
+def thinned(line: Sequence[Summary], apart: float) -> list[Summary]:
+    """Points at least this factor apart in epsilon, from the largest down."""
     spaced: list[Summary] = []
     for point in reversed(line):
-        if not spaced or point.epsilon_upper * race.apart <= spaced[-1].epsilon_upper:
+        if not spaced or point.epsilon_upper * apart <= spaced[-1].epsilon_upper:
             spaced.append(point)
     return spaced
 

@@ -24,12 +24,11 @@ from typing import Any, final
 
 import attrs
 
-from quietbit.errors import InvalidParameter, QuietbitError, check_known, require
+from quietbit.errors import QuietbitError, check_known, require
 from quietbit.federation.plan import Plan
 from quietbit.federation.simulate.loop import Point, Run
 from quietbit.federation.simulate.problem import Training
 from quietbit.mechanism.registry import describe
-from quietbit.privacy.guarantee import Guarantee
 from quietbit_lab.schedule import ScheduledPlan
 
 __all__ = [
@@ -158,23 +157,10 @@ class Setting:
         """From a record or a sweep; an unknown name is refused."""
         for name in values:
             check_known(name, [*KEYS, *OF_TRAINING], "setting")
-        missing = [
-            name
-            for name, (_, default) in KEYS.items()
-            if default is attrs.NOTHING and name not in values
-        ]
-        missing += [
-            name
-            for name, field in OF_TRAINING.items()
-            if field.default is MISSING and name not in values
-        ]
-        if missing:
-            raise InvalidParameter(
-                f"{' and '.join(missing)} must be given: add them to the settings.",
-                name=missing[0],
-                rule="given",
-                remedy="add them to the settings",
-            )
+        for name, (_, default) in KEYS.items():
+            _check_given(values, name, default is not attrs.NOTHING)
+        for name, field in OF_TRAINING.items():
+            _check_given(values, name, field.default is not MISSING)
         given = {**PAPER, **values, "evaluate_at": tuple(values.get("evaluate_at", ()))}
         training = {name: given[name] for name in OF_TRAINING if name in given}
         return cls(_plan(given), Training(**training))
@@ -183,6 +169,10 @@ class Setting:
         """Return the table under version 1's names, from which digests of jobs are taken."""
         old = {new: name for name, new in RENAMED.items()}
         return {old.get(name, name): value for name, value in self.to_json().items()}
+
+
+def _check_given(values: Mapping[str, Any], name: str, has_default: bool) -> None:
+    require(has_default or name in values, name, None, "given", "add it to the settings")
 
 
 def _table(plan: Plan, training: Training) -> dict[str, Any]:
@@ -269,7 +259,7 @@ def run_record(
         "dimension": int(run.parameters.size),
         "points": [_point(point) for point in run.points],
         **({"clips": run.clips} if run.clips else {}),
-        "guarantee": _guarantee(run.guarantee),
+        "guarantee": _guarantee(run),
         "expectation": run.expected.sentence() if run.expected is not None else None,
         "bytes_per_client": run.bytes_per_client,
         "uplink_bytes": run.uplink_bytes,
@@ -383,7 +373,8 @@ def _point(point: Point) -> dict[str, Any]:
     }
 
 
-def _guarantee(guarantee: Guarantee | None) -> dict[str, Any] | None:
+def _guarantee(run: Run) -> dict[str, Any] | None:
+    guarantee = run.guarantee
     if guarantee is None:
         return None
     words = {name: getattr(guarantee, name).value for name in ("unit", "adjacency", "trust")}
