@@ -25,8 +25,9 @@ class Shell:
         return json.loads(self.out)
 
 
-def shell(capsys: pytest.CaptureFixture[str], *words: object) -> Shell:
-    code = main([str(word) for word in words])
+def shell(capsys: pytest.CaptureFixture[str], command: str = "", *words: object) -> Shell:
+    """Run a command line; ``words`` are added to it as they are."""
+    code = main([*command.split(), *map(str, words)])
     captured = capsys.readouterr()
     return Shell(code, captured.out, captured.err)
 
