@@ -8,13 +8,12 @@ from quietbit.cli import doctor as module
 from quietbit.kernel.reference import ReferenceKernel
 
 
-@pytest.fixture
+@pytest.fixture(autouse=True)
 def quick(monkeypatch):
     """One kernel; the auditor's tests look at all of them."""
     one_kernel(monkeypatch)
 
 
-@pytest.mark.usefixtures("quick")
 def test_it_prints_what_is_here_and_passes(capsys):
     result = shell(capsys, "doctor")
     assert result.code == 0
@@ -33,7 +32,6 @@ def test_it_prints_what_is_here_and_passes(capsys):
     assert "Self-test: payload" in result.err  # progress, where there is no terminal for a bar
 
 
-@pytest.mark.usefixtures("quick")
 def test_json_says_the_same_to_machines(capsys):
     result = shell(capsys, "doctor", "--json")
     assert (result.code, result.err) == (0, "")
@@ -49,24 +47,17 @@ def test_json_says_the_same_to_machines(capsys):
     }
 
 
-@pytest.mark.usefixtures("quick")
 def test_a_broken_sampler_exits_1(capsys, monkeypatch):
     monkeypatch.setattr("quietbit.doctor.default_kernel", lambda: Broken(last_bit))
     result = shell(capsys, "doctor")
     assert result.code == 1
     assert "FAIL  kernels agree bit for bit" in result.out
     assert "PASS  payload" in result.out
+    for_machines = shell(capsys, "doctor --json")
+    assert for_machines.code == 1
+    assert for_machines.json["passed"] is False
 
 
-@pytest.mark.usefixtures("quick")
-def test_a_broken_sampler_exits_1_for_machines(capsys, monkeypatch):
-    monkeypatch.setattr("quietbit.doctor.default_kernel", lambda: Broken(last_bit))
-    result = shell(capsys, "doctor", "--json")
-    assert result.code == 1
-    assert result.json["passed"] is False
-
-
-@pytest.mark.usefixtures("quick")
 def test_what_is_missing_is_said_with_the_extra_that_brings_it(capsys, monkeypatch):
     def absent(name: str) -> str:
         raise module.PackageNotFoundError(name)

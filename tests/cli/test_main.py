@@ -18,6 +18,9 @@ COMMANDS = (
     *("train", "sweep", "data", "figure", "report", "demo", "doctor"),
 )
 
+LONG = "design --levels 300 --bits 5 --design-epsilon 4"
+INTERRUPTED = "Interrupted: the command stopped before it was done."
+
 
 def test_version(capsys):
     result = shell(capsys, "--version")
@@ -42,17 +45,17 @@ def test_every_command_teaches_by_an_example_and_offers_json(capsys, name):
 @pytest.mark.parametrize(
     "words",
     [
-        ("unknown",),
-        ("--unknown",),
-        ("design",),
-        ("design", "--levels", "two", "--bits", "1", "--design-epsilon", "1"),
-        ("design", "--levels", "2", "--bits", "1", "--design-epsilon", "1", "--colour", "red"),
-        ("certify",),
-        ("catalogue", "--bits", "1.5"),
+        "unknown",
+        "--unknown",
+        "design",
+        "design --levels two --bits 1 --design-epsilon 1",
+        "design --levels 2 --bits 1 --design-epsilon 1 --colour red",
+        "certify",
+        "catalogue --bits 1.5",
     ],
 )
 def test_wrong_usage_is_one_sentence(capsys, words):
-    assert_refused(shell(capsys, *words))
+    assert_refused(shell(capsys, words))
 
 
 def test_an_interrupt_exits_130_with_a_sentence(capsys, monkeypatch):
@@ -62,7 +65,7 @@ def test_an_interrupt_exits_130_with_a_sentence(capsys, monkeypatch):
     monkeypatch.setattr("quietbit.catalogue", interrupted)
     result = shell(capsys, "catalogue")
     assert (result.code, result.out) == (130, "")
-    assert result.err == "Interrupted: the command stopped before it was done.\n"
+    assert result.err == f"{INTERRUPTED}\n"
 
 
 def test_older_versions_of_typer_abort_instead(capsys, monkeypatch):
@@ -84,17 +87,7 @@ def test_a_bug_is_not_hidden(monkeypatch):
 
 
 def test_control_c_in_a_real_process(tmp_path):
-    words = (
-        "design",
-        "--levels",
-        "300",
-        "--bits",
-        "5",
-        "--design-epsilon",
-        "4",
-        "--out",
-        str(tmp_path / "d.json"),
-    )
+    words = [*LONG.split(), "--out", str(tmp_path / "d.json")]
     process = subprocess.Popen(
         [sys.executable, "-m", "quietbit", *words],
         stderr=subprocess.PIPE,
@@ -116,7 +109,7 @@ def test_control_c_in_a_real_process(tmp_path):
     out, err = process.communicate(timeout=60)
     assert process.returncode == 130
     assert out == ""
-    assert err.strip().splitlines()[-1] == "Interrupted: the command stopped before it was done."
+    assert err.strip().splitlines()[-1] == INTERRUPTED
     assert not (tmp_path / "d.json").exists()
 
 
@@ -132,18 +125,14 @@ def press():
     time.sleep({delay})
     os.kill(os.getpid(), signal.SIGINT)
 threading.Thread(target=press, daemon=True).start()
-words = ["design", "--levels", "300", "--bits", "5", "--design-epsilon", "4"]
-sys.exit(main([*words, "--out", {str(tmp_path / "d")!r}]))
+sys.exit(main([*{LONG!r}.split(), "--out", {str(tmp_path / "d")!r}]))
 """
     env = {**os.environ, "QUIETBIT_CACHE": str(tmp_path / "cache")}
     found = subprocess.run(
         [sys.executable, "-c", code], env=env, capture_output=True, text=True, timeout=120
     )
     assert found.returncode == 130
-    assert (
-        found.stderr.strip().splitlines()[-1]
-        == "Interrupted: the command stopped before it was done."
-    )
+    assert found.stderr.strip().splitlines()[-1] == INTERRUPTED
 
 
 def test_an_interrupt_in_a_callback_is_not_lost(capsys, monkeypatch):
@@ -222,7 +211,7 @@ def test_shells_complete_commands_and_options(shell_name):
     assert "calibrate" in offered.stdout
 
 
-def test_show_completion_names_the_shell(monkeypatch):
+def test_show_completion_names_the_shell():
     words = [sys.executable, "-m", "quietbit", "--show-completion", "bash"]
     env = {**os.environ, "_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION": "1"}
     result = subprocess.run(words, env=env, capture_output=True, text=True, timeout=60)
@@ -235,9 +224,6 @@ def test_commands_are_grouped_by_what_people_want(capsys):
     places = [out.index(f" {group} ") for group in GROUPS]
     assert places == sorted(places)
     assert {name for names in GROUPS.values() for name in names} == {*COMMANDS, "node"}
-
-
-def test_every_command_is_registered():
     assert {command.callback.__name__ for command in app.registered_commands} == set(COMMANDS)
 
 

@@ -288,7 +288,7 @@ SITES = {
     "delta": 1e-5,
     "adjacency": "zero-out",
     "cohort": 5,
-    "rounds": 40,
+    "rounds": 10,
     "unit": "sample",
 }
 
@@ -302,7 +302,7 @@ def test_samples_of_sites_are_compared_by_the_mechanisms_that_a_plan_has_for_the
             row.name,
             clip=1.0,
             samples={"dataset_size": 280, "sampling_rate": 0.25, **more},
-            releases=40,
+            releases=10,
             epsilon=4.0,
             adjacency="zero-out",
         )

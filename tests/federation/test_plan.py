@@ -236,7 +236,7 @@ def test_a_strength_by_hand_is_what_is_built():
 )
 def test_one_release_has_the_words_of_the_plan(trust):
     chosen = plan(**(NOISY if trust is Trust.CENTRAL else {}), adjacency="replace-one", trust=trust)
-    mechanism = chosen.mechanism_for(30)
+    mechanism = chosen.mechanism_for(4)
     release = chosen.release(mechanism)
     assert (release.trust, release.adjacency, release.unit) == (
         trust,
