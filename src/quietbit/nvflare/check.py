@@ -18,6 +18,7 @@ from typing import Any, final
 from attrs import frozen
 from nvflare.apis.fl_constant import FilterKey, WorkspaceConstants
 from nvflare.private.fed.app.fl_conf import PrivacyConfiger
+from nvflare.private.privacy_manager import Scope
 
 from quietbit.errors import QuietbitError
 from quietbit.federation.client import GATEKEEPER, NODE_KEYS
@@ -88,7 +89,7 @@ def check_privacy(path: str | os.PathLike[str]) -> PrivacyCheck:
         for scope in manager.name_to_scopes.values()
     ]
     if manager.default_scope is None:
-        scopes.append(_judged(None, True, component))
+        scopes.append(_judged(Scope(), True, component))
     return PrivacyCheck(component, tuple(scopes), beside)
 
 
@@ -97,17 +98,10 @@ def _has_filter(members: Iterable[Any]) -> bool:
 
 
 def _judged(scope: Any, default: bool, component: bool) -> ScopeCheck:
-    """Judge a scope; None is the default where the file names none."""
-    name = ""
-    data_filter = False
-    result_filter = False
-    properties: Any = {}
-    if scope is not None:
-        name = scope.name
-        data_filter = _has_filter(scope.task_data_filters[FilterKey.IN])
-        result_filter = _has_filter(scope.task_result_filters[FilterKey.OUT])
-        properties = scope.props
-    owner = _owner(properties)
+    """Judge a scope; one without a name is the default where the file names none."""
+    data_filter = _has_filter(scope.task_data_filters[FilterKey.IN])
+    result_filter = _has_filter(scope.task_result_filters[FilterKey.OUT])
+    owner = _owner(scope.props)
     answers = data_filter and result_filter
     unpriced = not component
     if not component:
@@ -120,7 +114,14 @@ def _judged(scope: Any, default: bool, component: bool) -> ScopeCheck:
         leaves = f"{leaves}, and {owner.bare}"
         unpriced = True
     return ScopeCheck(
-        name, default, data_filter, result_filter, owner.named, owner.problem, leaves, unpriced
+        scope.name,
+        default,
+        data_filter,
+        result_filter,
+        owner.named,
+        owner.problem,
+        leaves,
+        unpriced,
     )
 
 
@@ -134,10 +135,10 @@ class _Owner:
     bare: str = ""
 
 
-def _owner(properties: Any) -> _Owner:
+def _owner(properties: Mapping[str, Any]) -> _Owner:
     """Read the policy or the gatekeeper that the properties of a scope name."""
     keys = [key for key in properties if str(key).lower().startswith("quietbit")]
-    if len(keys) != 1 or not isinstance(properties, Mapping) or keys[0] not in NODE_KEYS:
+    if len(keys) != 1 or keys[0] not in NODE_KEYS:
         return _Owner("", f"properties must name one of {' and '.join(NODE_KEYS)}")
     path = properties[keys[0]]
     seed = None
