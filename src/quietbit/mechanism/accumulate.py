@@ -87,15 +87,15 @@ def of_floats(
     return _Floats(largest, point, np.zeros(count, dtype=np.int64), honest, order)
 
 
-def normal_length_upper(dimension: int, deviation: float, doubt: float = DOUBT) -> float:
-    """Return a length that an update plus normal noise exceeds with probability at most e^-doubt.
+def normal_length_upper(dimension: int, deviation: float) -> float:
+    """Return a length that an update plus normal noise exceeds with probability at most 2^-40.
 
     >>> round(normal_length_upper(1000, 1.0), 1), 1000**0.5
     (37.3, 31.622776601683793)
     """
     noise = dimension * deviation**2
-    spread = 2 * deviation * math.sqrt((noise + 2) * doubt)
-    tail = 2 * deviation**2 * doubt
+    spread = 2 * deviation * math.sqrt((noise + 2) * DOUBT)
+    tail = 2 * deviation**2 * DOUBT
     return math.sqrt(noise + 1 + spread + tail) * ROUNDING
 
 

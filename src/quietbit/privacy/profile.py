@@ -82,12 +82,11 @@ def certify_profile(
     adjacency: Adjacency,
     releases: int = 1,
     delta: float = 0.0,
-    blur: float = BLUR,
 ) -> ProfileCertificate:
     """Measure the privacy of ``releases`` releases of a profile at ``delta``, and its error."""
     adjacency = Adjacency(adjacency)
     releases = check_int(releases, "releases", 1)
-    composed = [loss.repeat(releases) for loss in profile_losses(profile, adjacency, blur)]
+    composed = [loss.repeat(releases) for loss in profile_losses(profile, adjacency)]
     gain = profile.gain_lower
     return ProfileCertificate(
         epsilon_upper=max(losses.epsilon_upper(delta) for losses in composed),

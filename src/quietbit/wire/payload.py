@@ -28,7 +28,7 @@ from quietbit._typing import Codes
 from quietbit.errors import InvalidParameter, refuse_payload, require
 from quietbit.kernel.base import MAX_DIMENSION
 from quietbit.mechanism.ball import usual_kernel
-from quietbit.mechanism.base import FLOAT_BITS, WIDTHS, Body, Layout, Mechanism
+from quietbit.mechanism.base import FLOAT_BITS, WIDTHS, Body, Layout, Mechanism, check_padding
 from quietbit.mechanism.registry import identity_of
 
 __all__ = [
@@ -263,9 +263,7 @@ def _check_body(header: Header, body: Body, expected: int) -> None:
     checksum = zlib.crc32(body.data)
     if checksum != expected:
         refuse_payload("checksum of the body", f"{expected:#010x}", f"{checksum:#010x}")
-    used = layout.bits * layout.count % 8
-    if used and int(body[-1]) >> used:
-        refuse_payload("padding bits of the payload", "zero", int(body[-1]) >> used)
+    check_padding(body, layout.bits * layout.count)
     if layout.bits == FLOAT_BITS:
         floats = body.view("<f4")
         for start in range(0, floats.size, CHUNK):

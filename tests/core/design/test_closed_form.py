@@ -38,7 +38,14 @@ def test_the_general_solver_finds_the_one_bit_formula(levels, privacy):
     assert np.abs(table - formula[0]).max() < 1e-5
 
 
-@pytest.mark.parametrize(("epsilon", "penalty"), [(0.5, 100.0), (1.0, 100.0), (5.0, 3.0)])
+@pytest.mark.parametrize(
+    ("epsilon", "penalty"),
+    [
+        (1.0, 100.0),
+        pytest.param(0.5, 100.0, marks=pytest.mark.long),
+        pytest.param(5.0, 3.0, marks=pytest.mark.long),
+    ],
+)
 def test_two_levels_with_penalty_are_optimal(epsilon, penalty):
     spec = DesignSpec(2, 3, epsilon, "metric-l1", penalty)
     design = closed_design(spec)

@@ -292,6 +292,7 @@ def test_no_server_gains_by_choosing(epsilon):
     assert best_server(epsilon, Account.allows, costs=DIVERGENCES) <= 1e-3
 
 
+@pytest.mark.long
 def test_the_account_of_fixed_lists_does_not_stop_such_a_server():
     """Held against the planned account of what happened to be chosen, the best server exceeds
     delta.

@@ -72,8 +72,7 @@ def test_the_curve_gives_the_certified_account(adjacency):
 def test_more_blur_never_costs_less():
     for adjacency in Adjacency:
         epsilons = [
-            certify_profile(PROFILE, adjacency, 5, 1e-5, blur).epsilon_upper
-            for blur in (0.0, 1e-9, 1e-8)
+            (profile_cost(PROFILE, adjacency, blur) * 5).epsilon(1e-5) for blur in (0.0, 1e-9, 1e-8)
         ]
         assert epsilons == sorted(epsilons)
         assert epsilons[0] < epsilons[2] < epsilons[0] * (1 + 1e-6)
@@ -96,6 +95,6 @@ def test_refusals(delta):
     with refuses("releases", 0):
         certify_profile(PROFILE, Adjacency.ZERO_OUT, 0, 1e-5)
     with refuses("blur", 1e-3):
-        certify_profile(PROFILE, Adjacency.ZERO_OUT, 1, 1e-5, 1e-3)
+        profile_cost(PROFILE, Adjacency.ZERO_OUT, 1e-3)
     with refuses("profile"):
         certify_profile("profile", Adjacency.ZERO_OUT, 1, 1e-5)
