@@ -133,7 +133,7 @@ def noise_family(
         "noise_multiplier",
         build=lambda ball, loss, choices: build(ball, 1 / loss),
         limits=lambda ball, choices: limits,
-        inverse=True,
+        direct=lambda ball, multiplier, choices: build(ball, multiplier),
         baseline=baseline,
     )
 

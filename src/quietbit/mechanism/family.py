@@ -132,9 +132,9 @@ class SearchedFamily(Family):
     Attributes:
         build: makes the mechanism of a ball, a loss and choices.
         limits: returns the smallest and the largest loss.
-        inverse: whether the strength is one over the loss, as for noise.
         remedy: what to do where the target is too small.
-        direct: makes the mechanism of a strength, where the loss searched for is not the strength.
+        direct: makes the mechanism of a strength, where the loss searched for is not the strength,
+            as for noise, where it is one over it.
         prepare: fills in choices before a search.
     """
 
@@ -143,7 +143,6 @@ class SearchedFamily(Family):
     strength: str
     build: Callable[[Ball, float, Choices], Mechanism]
     limits: Callable[[Ball, Choices], tuple[float, float]]
-    inverse: bool = False
     remedy: str = FEWER
     baseline: bool = False
     summable: bool = False
@@ -155,8 +154,6 @@ class SearchedFamily(Family):
         value = check_real(strength, self.strength)
         if self.direct is not None:
             return self.direct(ball, value, choices)
-        if self.inverse:
-            return self.build(ball, 1 / value, choices)
         return self.build(ball, value, choices)
 
     def calibrated(

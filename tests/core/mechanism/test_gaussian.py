@@ -11,6 +11,7 @@ from core.mechanism.makers import MECHANISMS, update
 from quietbit import Ball, Gaussian, Norm
 from quietbit.kernel.select import select
 from quietbit.mechanism import additive
+from quietbit.mechanism.family import Choices
 from quietbit.privacy.cost import Cost
 from quietbit.target import Adjacency
 from quietbit_lab.baseline.noise import Sign
@@ -62,3 +63,12 @@ def test_noisy_values_are_those_of_a_vector_in_the_ball() -> None:
     assert np.allclose(noisy, vector / np.linalg.norm(vector), atol=1e-4)
     signs = sampled(Sign(Gaussian(ball, 1e-6)), [vector * np.array([1, -1] * 5)])
     assert signs.tolist() == [1, 0] * 5
+
+
+def test_a_multiplier_that_is_given_is_the_mechanisms_to_the_last_bit() -> None:
+    """Its reciprocal's reciprocal is another double for 0.11 and for 154 of the first 1,000
+    hundredths.
+    """
+    assert 1 / (1 / 0.11) != 0.11
+    mechanism: Any = additive.FAMILY.given(BALL, 0.11, Choices())
+    assert mechanism.noise_multiplier == 0.11

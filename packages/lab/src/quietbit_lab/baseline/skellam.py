@@ -317,7 +317,11 @@ def _write(
 
 
 def _build(ball: Ball, loss: float, choices: Choices) -> Skellam | IndependentSkellam:
-    mechanism = Skellam(ball, 1 / loss, choices.bits or 16)
+    return _given(ball, 1 / loss, choices)
+
+
+def _given(ball: Ball, multiplier: float, choices: Choices) -> Skellam | IndependentSkellam:
+    mechanism = Skellam(ball, multiplier, choices.bits or 16)
     if choices.by_sample:
         return IndependentSkellam(mechanism)
     return mechanism
@@ -333,7 +337,7 @@ FAMILY = SearchedFamily(
     "noise_multiplier",
     _build,
     _limits,
-    inverse=True,
+    direct=_given,
     remedy="use 16 bits, fewer coordinates, fewer releases, or vmvu, which rounds no integers",
     baseline=True,
 )
