@@ -4,7 +4,7 @@ Idea     such an engine sees no round: a task goes out to one node, and its resu
          itself. Here the tasks of a round become requests of one `Round`, and each result becomes a
          `Contribution`: the unbiased estimate of its own release, of weight one, and an estimate of
          the metric, where the model is asked about beside the update or by itself. Where nodes take
-         the steps of a run themselves (`Part.takes_step`), the step is taken here, and the engine
+         the steps of a run themselves (`Model.nodes_step`), the step is taken here, and the engine
          adds zeros.
 
 A node that declines, fails or is refused has no estimate. Its contribution is zero, of weight
@@ -196,7 +196,7 @@ class Exchanges:
     def step(self) -> Mapping[str, Any]:
         """Take the open round's step, once, if nodes take it themselves; return its arrays."""
         current = self._current
-        if current is None or self._is_stepped or not self.run.nodes_step:
+        if current is None or self._is_stepped or current.scope.nodes_step is None:
             return {}
         self._is_stepped = True
         try:

@@ -1,8 +1,8 @@
 """A part: one capability of a run, as its server, its clients and its report see it.
 
 Idea     a capability is a room: one file with a section of the plan and its parts. A round calls
-         the server's parts in order on the way out (`begin`, `aside`, `ask`) and in
-         reverse on the way in (`weight`, `take`, `lift`, `advance`, `close`). A client's turn makes
+         the server's parts in order on the way out (`prepare`, `begin`, `aside`, `ask`) and in
+         reverse on the way in (`weight`, `take`, `lift`, `close`). A client's turn makes
          its parts anew for every message, and calls them in order on the way in (`read`, `accept`,
          before anything is noted) and in reverse on the way out (`answer`, after the app). Every
          hook has an empty default, so that a part says what it does and nothing else. A hook takes
@@ -14,9 +14,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, MutableMapping
 from types import MappingProxyType
-from typing import Any, ClassVar, Protocol, final
+from typing import Any, ClassVar, Protocol, TypeAlias, final
 
-from attrs import define, evolve, field, frozen
+from attrs import define, field, frozen
 
 from quietbit._typing import FloatVector
 from quietbit.errors import QuietbitError
@@ -42,18 +42,24 @@ __all__ = [
 ]
 
 
+NodesStep: TypeAlias = Callable[[FloatVector, Mechanism, int], Mapping[str, Any]]
+
+
 @final
 @frozen(eq=False)
 class Model:
     """The model of a round: its arrays, their layout, and the engine's step on a mean.
 
     ``step`` is None where the engine does something else with a mean, which ``engine`` names.
+    ``nodes_step`` takes the step as nodes do, where they take it themselves (`Step.final`): from
+    the mean on the rows that all nodes keep, the round's mechanism and its number.
     """
 
     arrays: Mapping[str, Any]
     layout: ModelLayout
     step: ServerStep | None = None
     engine: str = ""
+    nodes_step: NodesStep | None = None
 
     @classmethod
     def of(
@@ -100,6 +106,11 @@ class Scope:
         if self.released is None:
             raise QuietbitError("A run without privacy has no mechanism.")
         return self.released
+
+    @property
+    def nodes_step(self) -> NodesStep | None:
+        """How nodes take the step of the round themselves; None where the engine takes it."""
+        return None if self.model is None else self.model.nodes_step
 
 
 @final
@@ -182,22 +193,21 @@ class Part:
     A client makes a part where the plan has its section, or where it has none.
 
     On the server, ``in_columns`` says whether its records are columns of a `RoundReport`, and not
-    apart, and ``takes_step`` whether nodes take the steps of a run themselves (`Step.final`).
+    apart.
     ``counts`` are releases of nodes besides updates, whose cost `spends` says, beside their cost.
     """
 
     section: ClassVar[str] = ""
     in_columns: ClassVar[bool] = False
-    takes_step: bool = False
     counts: Mapping[Node, Counts] = MappingProxyType({})
 
     def dimension(self, dimension: int) -> int:
         """Return the numbers of a release, of a model with ``dimension``; on both sides."""
         return dimension
 
-    def clip(self, clip: float) -> float:
-        """Return the clip of the next round of updates; on the server."""
-        return clip
+    def prepare(self, scope: Scope) -> Scope:
+        """Return what a round of updates is to be, at which clip and model; on the server."""
+        return scope
 
     def begin(self, scope: Scope) -> None:
         """Note a round of updates that begins; on the server, before anybody is asked."""
@@ -246,10 +256,6 @@ class Part:
     def take(self, scope: Scope, release: Release) -> None:
         """Note a release that is in the mean; on the server, in reverse order of the parts."""
 
-    def advance(self, scope: Scope, kept: FloatVector | None) -> Step:
-        """Take the step as nodes do, by the mean on the rows that all keep (`takes_step`)."""
-        return Step(None)
-
     def close(self, closed: Closed) -> Mapping[str, Any]:
         """Return what the report says about a round that is over; an empty record is left out."""
         return {}
@@ -267,11 +273,9 @@ def released_dimension(parts: tuple[Part, ...], dimension: int) -> int:
 
 
 def begun(parts: tuple[Part, ...], scope: Scope) -> Scope:
-    """Begin a round of updates in all parts; return its scope, at the clip that they set."""
-    clip = scope.clip
+    """Begin a round of updates in all parts; return its scope, as they make it."""
     for part in parts:
-        clip = part.clip(clip)
-    scope = evolve(scope, clip=clip)
+        scope = part.prepare(scope)
     for part in parts:
         part.begin(scope)
     return scope

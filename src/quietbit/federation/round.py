@@ -213,17 +213,16 @@ class Round:
         """Return the mean of the releases that were added; None where there is none."""
         return None if self._failed else self.collector.mean()
 
-    def kept(self) -> FloatVector | None:
-        """Return the mean on the rows that all nodes keep; None where there is none."""
-        return None if self._failed else self.collector.kept()
-
     def advance(self, unit: float = 1.0) -> Step | None:
-        """Take the step as nodes do, by the mean over ``unit``; None where no part takes it."""
-        for part in reversed(self.parts):
-            if part.takes_step:
-                kept = self.kept()
-                return part.advance(self.scope, None if kept is None else kept / unit)
-        return None
+        """Take the step as nodes do, by the mean over ``unit``; None where they take none."""
+        nodes_step = self.scope.nodes_step
+        if nodes_step is None:
+            return None
+        kept = None if self._failed else self.collector.kept()
+        if kept is None:
+            return Step(None, final=True)
+        arrays = nodes_step(kept / unit, self.scope.mechanism, self.number)
+        return Step(arrays, final=True)
 
     def lift(self, mean: FloatVector) -> FloatVector:
         """Return the mean of the model's numbers that a mean of releases stands for."""
@@ -347,8 +346,10 @@ class Round:
 
     def _split(self, nodes: list[Node]) -> list[Node]:
         """Let parts ask some nodes for something else, in rounds beside this one; return others."""
-        known = self._those(lambda standing: standing.is_member)
-        new = [node for node in nodes if node not in known and self.of(node) is self]
+        new = []
+        for node in nodes:
+            if not self._nodes[node].is_member and self.of(node) is self:
+                new.append(node)
         for part in self.parts:
             aside = part.aside(self.scope, new)
             if aside is None or not aside.nodes or self.side is None:

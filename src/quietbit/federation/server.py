@@ -99,11 +99,6 @@ class Run:
         """Whether a round was opened."""
         return bool(self.rounds) or self._open is not None
 
-    @property
-    def nodes_step(self) -> bool:
-        """Whether nodes take the steps of this run themselves (`Step.final`)."""
-        return any(part.takes_step for part in self.parts)
-
     def dimension(self, dimension: int) -> int:
         """Return how many numbers a release has, for a model of ``dimension``."""
         return released_dimension(self.parts, dimension)
@@ -127,7 +122,7 @@ class Run:
         mechanism = self.mechanism(model.layout.dimension, number)
         scope = self._scope(number, mechanism, model=model, clip=self.plan.clip)
         scope = begun(self.parts, scope)
-        current = self._round(scope, self.updates, singly=singly and not self.nodes_step)
+        current = self._round(scope, self.updates, singly=singly and scope.nodes_step is None)
         self._open = current
         return current
 

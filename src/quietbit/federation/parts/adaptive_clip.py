@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, cast, final
 
-from attrs import frozen
+from attrs import evolve, frozen
 
 from quietbit._search import bisect
 from quietbit.errors import require
@@ -111,9 +111,9 @@ class Scouting(Part):
         self._plan = plan
         self.moving = scouts.moving(plan.clip)
 
-    def clip(self, clip: float) -> float:
-        """Return the clip that scouts' answers have led to."""
-        return self.moving.clip
+    def prepare(self, scope: Scope) -> Scope:
+        """Return the round at the clip that scouts' answers have led to."""
+        return evolve(scope, clip=self.moving.clip)
 
     def aside(self, scope: Scope, nodes: list[Node]) -> Aside | None:
         """Ask the scouts among the nodes about the clip in place of an update."""

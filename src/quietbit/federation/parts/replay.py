@@ -17,10 +17,9 @@ from logging import WARNING
 from typing import Any, ClassVar, TypeAlias, final
 
 import numpy as np
-from attrs import define, frozen
+from attrs import define, evolve, frozen
 from numpy.typing import NDArray
 
-from quietbit._typing import FloatVector
 from quietbit.errors import InvalidParameter, check_int, require
 from quietbit.federation.fields import Real, Word, choice
 from quietbit.federation.layout import ModelLayout, named_arrays
@@ -30,7 +29,6 @@ from quietbit.federation.part import (
     Closed,
     Part,
     Scope,
-    Step,
     lifted,
     released_dimension,
 )
@@ -182,7 +180,7 @@ class Leader:
             follower.sent = None
 
     def advance(self, kept: Any, mechanism: Mechanism, number: int) -> Arrays:
-        """Take a round's step and return the learnt arrays as clients have them; they are views."""
+        """Take a round's step as clients will; return the learnt arrays, which are views."""
         self._downlink.advance(kept, mechanism, number)
         self._records.clear()
         return self._layout.shaped(self._downlink.replica.weights)
@@ -201,11 +199,11 @@ class Replaying(Part):
         self._warned = False
         self._leader: Leader | None = None
 
-    def begin(self, scope: Scope) -> None:
+    def prepare(self, scope: Scope) -> Scope:
         """Follow the round's model; warn once where nodes cannot replay the engine's step."""
         model = scope.model
         if model is None:
-            return
+            return scope
         if model.step is None or not model.layout.single:
             if not self._warned:
                 self._warned = True
@@ -213,12 +211,13 @@ class Replaying(Part):
                 if model.step is not None:
                     reason = "not everything that is learnt is float32"
                 self._say(WARNING, KEEPS_FULL.format(reason))
-        elif self._leader is None or not self._leader.holds(model.arrays):
+            return scope
+        if self._leader is None or not self._leader.holds(model.arrays):
             before = scope.number - 1
             self._leader = Leader(
                 model.layout, model.arrays, self._replay, model.step, before, scope.lift
             )
-            self.takes_step = True
+        return evolve(scope, model=evolve(model, nodes_step=self._leader.advance))
 
     def ask(self, scope: Scope, requests: list[Asked]) -> None:
         """Send each node the rounds that it missed, in the model's place, or what goes with it."""
@@ -228,12 +227,6 @@ class Replaying(Part):
             if asked.carries_model:
                 asked.carries_model, records = self._leader.records(asked.node)
                 asked.records.update(records)
-
-    def advance(self, scope: Scope, kept: FloatVector | None) -> Step:
-        """Take the step as nodes will take it; without releases the model stays."""
-        if kept is None or self._leader is None:
-            return Step(None, final=True)
-        return Step(self._leader.advance(kept, scope.mechanism, scope.number), final=True)
 
     def close(self, closed: Closed) -> Mapping[str, Any]:
         """Note which nodes have the round's model now, and which could not replay it."""
