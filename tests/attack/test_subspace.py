@@ -13,7 +13,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
 from engines.flower.kit import DIMENSION, app, be_the_server, context, gated, model
 from federation.node.makers import write_policy
 from quietbit.federation.messages import DECLINED, ENCLOSED, join_pieces, request_record
-from quietbit.federation.parts.subspace import ServerCoordinates
+from quietbit.federation.parts.subspace import Coordinates
 from quietbit.federation.plan import Plan
 from quietbit.gradients.subspace import Subspace
 from quietbit.mechanism.additive import Gaussian
@@ -202,7 +202,7 @@ def test_an_enclosed_record_of_another_kind_is_declined(tmp_path: Any) -> None:
 
 def test_coordinates_depend_on_the_update_alone() -> None:
     plan = Plan.from_run_config(CONFIG)
-    part = ServerCoordinates(plan, plan.subspace, Subspace(GOOD))
+    part = Coordinates(plan, plan.subspace, Subspace(GOOD))
     update = long_update()
     before = part.project(update)
     assert before == pytest.approx(GOOD.astype(np.float64) @ update)

@@ -22,7 +22,6 @@ gradients do not get the same bits.
 from __future__ import annotations
 
 import os
-from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
@@ -43,7 +42,7 @@ from quietbit.gradients.subspace import Subspace
 from quietbit.node.refusal import NeedsModel
 from quietbit.node.request import Request
 
-__all__ = ["Basis", "ClientCoordinates", "InSubspace", "ServerCoordinates"]
+__all__ = ["Basis", "Coordinates", "InSubspace"]
 
 TITLE = "subspace"
 PADDED = 1024  # numbers of a masked sum
@@ -65,13 +64,13 @@ class InSubspace(Section):
 
     directions: int = needed(Whole(1))
 
-    def client(self, terms: Terms, asked: str) -> ClientCoordinates | None:
-        """Return the client's half, of a turn that makes an update."""
-        return None if asked else ClientCoordinates(terms, self)
+    def client(self, terms: Terms, asked: str) -> Coordinates | None:
+        """Return the part of a turn that makes an update; it has no directions yet."""
+        return None if asked else Coordinates(terms, self)
 
-    def part(self, plan: Terms, say: Say, resource: Any = None) -> ServerCoordinates:
+    def part(self, plan: Terms, say: Say, resource: Any = None) -> Coordinates:
         """Return the part that lifts means; ``resource`` has the directions."""
-        return ServerCoordinates(plan, self, resource)
+        return Coordinates(plan, self, read_basis(resource))
 
     def note(self, entry: RoundReport) -> str:
         """Return how many directions a round had, and the bytes of those that were sent."""
@@ -82,33 +81,44 @@ class InSubspace(Section):
         return f"{sizes}, {record['basis_bytes']:,} bytes of directions sent"
 
 
-class _Coordinates(Part, ABC):
-    """What both halves do alike: the numbers of a release, and the way back to the model's."""
+@final
+class Coordinates(Part):
+    """Both halves: a client takes the coordinates of an update, a server lifts their mean.
+
+    The server has the directions, and sends them to nodes that have not got them. A client's part
+    is made for one request, and gets them with it, or from the node's store.
+    """
 
     section: ClassVar[str] = TITLE
 
-    def __init__(self, plan: Terms, section: InSubspace) -> None:
+    def __init__(self, plan: Terms, section: InSubspace, space: Subspace | None = None) -> None:
+        """Start with the directions on a server, and without on a client."""
         self._directions = section.directions
         self._least = PADDED if plan.summed else 1
+        self._space = space
+        self._has: set[Node] = set()  # nodes that the directions were sent to
+        self._lost: Counter[Node] = Counter()
+        self._sent = 0  # bytes of directions, in this round
 
     @property
-    @abstractmethod
     def space(self) -> Subspace:
-        """The directions."""
-
-    def check(self, dimension: int) -> None:
-        """Refuse directions of another model, and another number of them."""
-        space = self.space
-        count = self._directions
-        require(space.size == count, "number of directions", space.size, f"{count}")
-        rule = f"{dimension}, the numbers of the model"
-        require(space.dimension == dimension, "length of a direction", space.dimension, rule)
+        """The directions; a client that has none asks for them."""
+        if self._space is None:
+            raise NeedsModel
+        return self._space
 
     def dimension(self, dimension: int) -> int:
-        """Return k, or the padded numbers of a masked sum; refuse more directions than numbers."""
+        """Return k, or the padded numbers of a masked sum; refuse directions of another model."""
+        count = self._directions
         rule = f"at most {dimension}, the numbers of the model"
-        require(self._directions <= dimension, "subspace.directions", self._directions, rule)
-        return max(self._directions, self._least)
+        require(count <= dimension, "subspace.directions", count, rule)
+        if self._space is not None:
+            size = self._space.size
+            require(size == count, "number of directions", size, f"{count}")
+            length = self._space.dimension
+            rule = f"{dimension}, the numbers of the model"
+            require(length == dimension, "length of a direction", length, rule)
+        return max(count, self._least)
 
     def project(self, update: FloatVector) -> FloatVector:
         """Return the coordinates of an update, or of every row; of a masked sum, with zeros."""
@@ -125,41 +135,15 @@ class _Coordinates(Part, ABC):
         """Return the mean of d numbers that has these coordinates, without padded zeros."""
         return self.space.lift(np.asarray(mean)[: self.space.size])
 
-
-@final
-class ServerCoordinates(_Coordinates):
-    """The server's half: it has the directions, sends them where it must, and lifts means."""
-
-    def __init__(self, plan: Terms, section: InSubspace, basis: Basis | None) -> None:
-        """Read the directions; refuse a run without them."""
-        super().__init__(plan, section)
-        known = isinstance(basis, Subspace | str | os.PathLike)
-        require(known, "basis", type(basis).__name__, "a Subspace, or the path of an .npy file")
-        self._space = read_basis(cast(Basis, basis))
-        self._has: set[Node] = set()
-        self._lost: Counter[Node] = Counter()
-        self._sent = 0
-
-    @property
-    def space(self) -> Subspace:
-        """The directions that were given."""
-        return self._space
-
-    def dimension(self, dimension: int) -> int:
-        """Return k likewise; directions of another model are refused before anybody is asked."""
-        size = super().dimension(dimension)
-        self.check(dimension)
-        return size
-
     def ask(self, scope: Scope, requests: list[Asked]) -> None:
         """Send the directions to nodes that have not got them yet, or that cannot keep them."""
         if scope.section:
             return
-        enclosed = {TITLE: self._space.directions}
+        enclosed = {TITLE: self.space.directions}
         for asked in requests:
             if asked.node not in self._has or self._lost[asked.node] >= FORGETFUL:
                 self._has.add(asked.node)
-                self._sent += self._space.bytes_once
+                self._sent += self.space.bytes_once
                 asked.records[ENCLOSED] = enclosed
 
     def close(self, closed: Closed) -> Mapping[str, Any]:
@@ -169,37 +153,13 @@ class ServerCoordinates(_Coordinates):
                 self._has.discard(node)
                 self._lost[node] += 1
         record = {
-            "directions": self._space.size,
-            "numbers": self._space.dimension,
-            "digest": self._space.digest,
+            "directions": self.space.size,
+            "numbers": self.space.dimension,
+            "digest": self.space.digest,
             "basis_bytes": self._sent,
         }
         self._sent = 0
         return record
-
-
-@final
-class ClientCoordinates(_Coordinates):
-    """The client's half, made for one request: it takes the coordinates of an update."""
-
-    def __init__(self, plan: Terms, section: InSubspace) -> None:
-        """Start without directions."""
-        super().__init__(plan, section)
-        self._received: Subspace | None = None
-
-    @property
-    def space(self) -> Subspace:
-        """The directions that the server sent, or that were kept."""
-        if self._received is None:
-            raise NeedsModel
-        return self._received
-
-    def dimension(self, dimension: int) -> int:
-        """Return k likewise; directions that the server sent for another model are refused."""
-        size = super().dimension(dimension)
-        if self._received is not None:
-            self.check(dimension)
-        return size
 
     def accept(self, request: Request, arrival: Arrival) -> None:
         """Take the directions that came and keep them for the run, or those that were kept."""
@@ -207,16 +167,16 @@ class ClientCoordinates(_Coordinates):
         name = f"{request.run}.{TITLE}"
         sent = arrival.records.get(ENCLOSED, {}).get(TITLE)
         if sent is not None:
-            self._received = Subspace(_bounded(sent, self._directions))
+            self._space = Subspace(_bounded(sent, self._directions))
             if store is not None:
-                store[name] = self._received.directions.astype("<f4").tobytes()
+                store[name] = self._space.directions.astype("<f4").tobytes()
             return
         content = None if store is None else store.get(name)
         if content is None:
             raise NeedsModel
         try:
             rows = np.frombuffer(content, dtype="<f4").reshape(self._directions, -1)
-            self._received = Subspace(rows)
+            self._space = Subspace(rows)
         except (ValueError, QuietbitError) as error:  # a damaged file: it is sent again
             raise NeedsModel from error
 
@@ -225,11 +185,13 @@ class ClientCoordinates(_Coordinates):
         return self.project(np.concatenate(update))
 
 
-def read_basis(basis: Basis) -> Subspace:
-    """Return the directions, which may be in an .npy file."""
+def read_basis(basis: Basis | None) -> Subspace:
+    """Return the directions, which may be in an .npy file; refuse a run without them."""
     if isinstance(basis, Subspace):
         return basis
-    return Subspace(np.load(Path(basis), allow_pickle=False))
+    known = isinstance(basis, str | os.PathLike)
+    require(known, "basis", type(basis).__name__, "a Subspace, or the path of an .npy file")
+    return Subspace(np.load(Path(cast(str, basis)), allow_pickle=False))
 
 
 def _bounded(rows: Any, directions: int) -> NDArray[Any]:
