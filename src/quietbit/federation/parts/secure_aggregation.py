@@ -29,7 +29,7 @@ from quietbit.secagg.identity import MemberList
 from quietbit.secagg.plan import ServerModel, SumPlan, plan_of_round
 from quietbit.target import MOST_CLIENTS
 
-__all__ = ["OF_SUMS", "MaskedSums", "Masking", "SecureAggregation"]
+__all__ = ["OF_SUMS", "MaskedSums", "SecureAggregation"]
 
 TIMEOUT = 600.0
 OF_SUMS = "imvu"  # the family that is calibrated for sums, and that auto chooses for them
@@ -106,9 +106,9 @@ class SecureAggregation(Section):
         """Whether sums are secret from a malicious server."""
         return self.adversary == ServerModel.ACTIVE.value
 
-    def client(self, terms: Terms, asked: str) -> Masking | None:
-        """Return the client's half, of a turn that sends an update: answers are not summed."""
-        return None if asked else Masking(self)
+    def client(self, terms: Terms, asked: str) -> MaskedSums | None:
+        """Return the part of a turn that sends an update: answers are not summed."""
+        return None if asked else MaskedSums(self, terms, None)
 
     def part(self, plan: Terms, say: Say, resource: Any = None) -> MaskedSums:
         """Return the part that sums releases; ``resource`` is its list of members."""
@@ -138,14 +138,19 @@ class SecureAggregation(Section):
 
 
 @final
-class Masking(Part):
-    """The client's half: what the server asks in one step of a sum; most need no app."""
+class MaskedSums(Part):
+    """Both halves: what a client is asked in one step, and the collector of a server's round.
+
+    The server remembers the members of rounds; most steps need no app on a client.
+    """
 
     section: ClassVar[str] = "secure_aggregation"
 
-    def __init__(self, masks: SecureAggregation) -> None:
-        """Keep the sum's terms, to which a node holds the server."""
+    def __init__(self, masks: SecureAggregation, plan: Terms, members: MemberList | None) -> None:
+        """Start without nodes that have said who they are; ``members`` lists all."""
         self._masks = masks
+        self._plan = plan
+        self._members = None if members is None else Members(members)
 
     def read(self, records: Mapping[str, Any]) -> Mapping[str, Any]:
         """Return the step of the sum that is asked for; refuse a message without one."""
@@ -157,19 +162,6 @@ class Masking(Part):
         )
         asked = {name: step[name] for name in ("step", "clients", "number", "table")}
         return {"sum": SumPart(**asked, **self._masks.sizes())}
-
-
-@final
-class MaskedSums(Part):
-    """The server's half: it makes the collector of a round, whose members it remembers."""
-
-    section: ClassVar[str] = "secure_aggregation"
-
-    def __init__(self, masks: SecureAggregation, plan: Terms, members: MemberList | None) -> None:
-        """Start without nodes that have said who they are; ``members`` lists all."""
-        self._masks = masks
-        self._plan = plan
-        self._members = None if members is None else Members(members)
 
     def collector(self, scope: Scope, description: str) -> Masked:
         """Return the collector of a round, whose mechanism all nodes are sent as a description."""

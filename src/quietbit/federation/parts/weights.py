@@ -27,7 +27,7 @@ from quietbit.federation.terms import Say, Section, Terms
 from quietbit.node.refusal import NotAllowed
 from quietbit.node.request import Request
 
-__all__ = ["EXAMPLES", "WeightedMean", "Weighting", "Weights", "effective", "weight_of"]
+__all__ = ["EXAMPLES", "Weighting", "Weights", "effective", "weight_of"]
 
 EXAMPLES = "num-examples"  # the name that Flower's apps and the owner's policy use for the number
 STEPS = 4  # weights per power of two
@@ -68,12 +68,12 @@ class Weights(Section):
     most_examples: int = needed(Whole(1))
 
     def client(self, terms: Terms, asked: str) -> Weighting | None:
-        """Return the client's half, of a turn that makes an update."""
-        return None if asked else Weighting(terms)
+        """Return the part of a turn that makes an update."""
+        return None if asked else Weighting(self.most_examples)
 
-    def part(self, plan: Terms, say: Say, resource: Any = None) -> WeightedMean:
+    def part(self, plan: Terms, say: Say, resource: Any = None) -> Weighting:
         """Return the part that weights releases."""
-        return WeightedMean(self.most_examples)
+        return Weighting(self.most_examples)
 
     def note(self, entry: RoundReport) -> str:
         """Return the effective number of releases."""
@@ -83,8 +83,11 @@ class Weights(Section):
 
 
 @final
-class WeightedMean(Part):
-    """The server's half: an update counts by the examples of its client."""
+class Weighting(Part):
+    """Both halves: an update counts by the examples of its client.
+
+    A node whose number of examples is secret does not take part.
+    """
 
     section: ClassVar[str] = "weights"
     in_columns: ClassVar[bool] = True
@@ -102,16 +105,6 @@ class WeightedMean(Part):
     def close(self, closed: Closed) -> Mapping[str, Any]:
         """Report how many releases of equal weight are as noisy."""
         return {"effective": effective(closed.weights)}
-
-
-@final
-class Weighting(Part):
-    """The client's half: a node whose number of examples is secret does not take part."""
-
-    section: ClassVar[str] = "weights"
-
-    def __init__(self, plan: Terms) -> None:
-        """Need nothing of the plan: that it weights is enough."""
 
     def accept(self, request: Request, arrival: Arrival) -> None:
         """Refuse a run that weights by examples, unless the policy lets their number out."""
