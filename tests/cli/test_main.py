@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import typer
 
-from cli.kit import assert_refused, shell
+from cli.kit import shell
 from quietbit.cli.app import GROUPS, app
 from quietbit.cli.main import main
 
@@ -40,22 +40,6 @@ def test_every_command_teaches_by_an_example_and_offers_json(capsys, name):
     assert result.code == 0
     assert f"Example: quietbit {name}" in " ".join(result.out.split())
     assert "--json" in result.out
-
-
-@pytest.mark.parametrize(
-    "words",
-    [
-        "unknown",
-        "--unknown",
-        "design",
-        "design --levels two --bits 1 --design-epsilon 1",
-        "design --levels 2 --bits 1 --design-epsilon 1 --colour red",
-        "certify",
-        "catalogue --bits 1.5",
-    ],
-)
-def test_wrong_usage_is_one_sentence(capsys, words):
-    assert_refused(shell(capsys, words))
 
 
 def test_an_interrupt_exits_130_with_a_sentence(capsys, monkeypatch):

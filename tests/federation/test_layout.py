@@ -25,13 +25,13 @@ OLD = arrays(
     bn__count=np.array(7),
     half=np.array([1.5], dtype=np.float16),
 )
+LAYOUT = ModelLayout.of(OLD, SETTINGS.local_arrays)
 
 
 def test_the_order_is_the_servers():
-    layout = ModelLayout.of(OLD, SETTINGS.local_arrays)
-    assert [name for name, _, _ in layout.learnt] == ["b", "a", "half"]
-    assert layout.kept == ("bn.count",)
-    assert layout.dimension == 6
+    assert [name for name, _, _ in LAYOUT.learnt] == ["b", "a", "half"]
+    assert LAYOUT.kept == ("bn.count",)
+    assert LAYOUT.dimension == 6
 
 
 def test_the_difference_is_received_minus_trained_in_double_precision():
@@ -41,9 +41,7 @@ def test_the_difference_is_received_minus_trained_in_double_precision():
         a=np.array(4.0),
         b=np.array([[1, 2], [3, 3.5]], dtype=np.float32),
     )
-    parts = ModelLayout.of(OLD, SETTINGS.local_arrays).difference(
-        ModelLayout.of(OLD, SETTINGS.local_arrays).values(OLD), new
-    )
+    parts = LAYOUT.difference(LAYOUT.values(OLD), new)
     assert np.concatenate(parts).tolist() == [0, 0, 0, 0.5, 1.0, 0.5]
     assert {part.dtype for part in parts} == {np.dtype(np.float64)}
     small = arrays(x=np.array([1.0], dtype=np.float32)), arrays(x=np.array([1.0 - 2.0**-40]))
@@ -52,9 +50,7 @@ def test_the_difference_is_received_minus_trained_in_double_precision():
 
 
 def test_a_step_subtracts_the_mean_and_keeps_types():
-    moved = ModelLayout.of(OLD, SETTINGS.local_arrays).stepped(
-        OLD, np.array([1, 0, 0, 0, 0.5, 0.25])
-    )
+    moved = LAYOUT.stepped(OLD, np.array([1, 0, 0, 0, 0.5, 0.25]))
     assert list(moved) == ["b", "a", "half"]
     assert moved["b"].tolist() == [[0, 2], [3, 4]]
     assert moved["a"].tolist() == 4.5
@@ -75,9 +71,7 @@ def test_another_shape_is_refused(new, says):
         arrays(**new) if set(new) == {"a"} and new["a"].dtype.kind == "f" else OLD | arrays(**new)
     )
     with pytest.raises(InvalidParameter, match=says):
-        ModelLayout.of(OLD, SETTINGS.local_arrays).difference(
-            ModelLayout.of(OLD, SETTINGS.local_arrays).values(OLD), reply
-        )
+        LAYOUT.difference(LAYOUT.values(OLD), reply)
 
 
 def test_counters_are_refused_unless_they_are_kept():

@@ -14,6 +14,7 @@ PLAN = flat_plan("none", clip=1.0, adjacency="zero-out", norm="l1")
 def test_clipped_rows_lie_in_the_ball_exactly(norm, scale):
     rng = np.random.default_rng(3)
     rows = (rng.standard_normal((40, 501)) * scale).astype(np.float32)
+    rows[0] = 0
     before = rows.copy()
     clip_rows(rows, norm, 0.3)
     ball = Ball(norm, 501)
@@ -23,12 +24,6 @@ def test_clipped_rows_lie_in_the_ball_exactly(norm, scale):
             np.testing.assert_array_equal(row, old)
         else:
             assert np.linalg.norm(row.astype(np.float64), norm.order) > 0.3 * (1 - 1e-5)
-
-
-def test_zero_rows_stay_zero():
-    rows = np.zeros((2, 5), dtype=np.float32)
-    clip_rows(rows, Norm.L2, 1.0)
-    assert not rows.any()
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
@@ -86,10 +81,3 @@ def test_clients_take_their_part_from_both():
 def test_refusals(given, mention):
     with pytest.raises(quietbit.InvalidParameter, match=mention):
         Training(**{"lr": 0.1, "rounds": 10, **given})
-
-
-def test_several_steps_have_no_account_at_sample_level():
-    with pytest.raises(quietbit.InvalidParameter, match="local steps"):
-        Training(0.1, 10, local_steps=2).local(
-            flat_plan("none", clip=1.0, adjacency="zero-out", samples=True)
-        )
