@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from quietbit.design.table import Design, DesignSpec, exact_row
+from quietbit.kernel.rng import ChaChaBlock
 from quietbit.kernel.sampler import Sampler
 
 
@@ -72,3 +73,10 @@ class GivenBlock:
 
     def uniform64(self, stream: int, start: int, count: int) -> Any:
         return np.zeros(count, np.uint64)
+
+
+class FixedKey:
+    """Words of one key of ChaCha, in every draw."""
+
+    def draw(self, count: int) -> ChaChaBlock:
+        return ChaChaBlock(count, tuple(0x9E3779B9 * (k + 1) & 0xFFFFFFFF for k in range(8)))

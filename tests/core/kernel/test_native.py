@@ -33,7 +33,7 @@ from quietbit.kernel.normals import unit
 from quietbit.kernel.rng import seeded_rng
 from quietbit.kernel.rounded import NoiseLaw
 from quietbit.kernel.select import select
-from core.kernel.makers import make_sampler
+from core.kernel.makers import FixedKey, make_sampler
 
 kernel = select(sys.argv[1])
 generator = np.random.default_rng(0)
@@ -53,8 +53,9 @@ for size in (1, 63, 2049, 4099):
             digest.update(total)
             digest.update(kernel.unpack(out, bits, size))
         out = np.empty(packed_size(1, size), np.uint8)
-        kernel.sample_rotated(make_sampler(), x, 3, min(64, 1 << size.bit_length() - 1), 1.0, seeded_rng(2), out)
+        kernel.sample_rotated(make_sampler(), x, 3, min(64, 1 << size.bit_length() - 1), 1.0, FixedKey(), out)
         digest.update(out)
+    digest.update(FixedKey().draw(1).uniform64(5, 3, size))
     digest.update(kernel.normals(bytes(range(16)), size))
     digest.update(kernel.rows(bytes(8), size, 5 * size))
     noise = [kernel.rounded_noise(x, 0.7, law, seeded_rng(9).draw(size), 0) for law in NoiseLaw]

@@ -6,45 +6,7 @@ import numpy as np
 import pytest
 
 from quietbit.errors import InvalidParameter
-from quietbit.kernel.norm import Flat, widen
-
-
-def test_contiguous_pieces_are_views() -> None:
-    for kind in (np.float32, np.float64):
-        array = np.arange(24, dtype=kind).reshape(4, 6)
-        piece = Flat.of(array).piece(5, 20)
-        assert np.shares_memory(piece, array)
-        np.testing.assert_array_equal(piece, np.arange(5, 20))
-
-
-def test_pieces_of_anything_are_the_flat_vector() -> None:
-    parts = [
-        np.arange(6.0).reshape(2, 3).T,
-        np.empty((0, 4)),
-        np.float32(7.5),
-        np.arange(5, dtype=np.float16)[::-1],
-    ]
-    flat = Flat.of(parts)
-    whole = np.concatenate([np.asarray(part, np.float64).reshape(-1) for part in parts])
-    assert flat.size == whole.size
-    for start in range(flat.size + 1):
-        for stop in range(start, flat.size + 1):
-            np.testing.assert_array_equal(flat.piece(start, stop), whole[start:stop])
-
-
-def test_half_precisions_are_widened_exactly() -> None:
-    halves = np.arange(2**16, dtype=np.uint16).view(np.float16)
-    halves = halves[np.isfinite(halves)]
-    np.testing.assert_array_equal(widen(halves).astype(np.float64), halves.astype(np.float64))
-    assert widen(np.array([0x3FC0, 0xC000, 0x0001], np.uint16)).tolist() == [1.5, -2.0, 2.0**-133]
-
-
-@pytest.mark.parametrize(
-    "kind", [np.int8, np.uint8, np.int64, np.bool_, np.complex128, np.longdouble, object]
-)
-def test_other_types_are_refused(kind: type) -> None:
-    with pytest.raises(InvalidParameter, match=r"of (the )?update must be"):
-        Flat.of(np.zeros(3, dtype=kind))
+from quietbit.kernel.norm import Flat
 
 
 def test_tensors_are_read_where_they_are() -> None:

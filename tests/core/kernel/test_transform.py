@@ -2,9 +2,6 @@ from __future__ import annotations
 
 import hashlib
 import math
-import os
-import subprocess
-import sys
 
 import numpy as np
 import pytest
@@ -204,29 +201,6 @@ def test_refusals(kernel):
         signs(4, -1)
     with refuses("dimension"):
         padded_size(0)
-
-
-# `make test` replays two rounds with a plain instruction set: tests/core/wire/test_downlink.py
-@pytest.mark.long
-def test_results_do_not_depend_on_the_instruction_set():
-    """Replaying a round needs the same bits on every processor: one fused multiply-add would
-    change them.
-    """
-    code = (
-        "import hashlib, numpy as np; from quietbit.kernel.select import select\n"
-        "kernel, x = select('cpu'), np.random.default_rng(0).normal(size=9001).astype(np.float32)\n"
-        "parts = [kernel.rotate(x, 1), kernel.rotate(x, 1, 4096, factor=0.3), kernel.normals(bytes(16), 500)]\n"
-        "parts += [np.array(kernel.norm(x, 2))]\n"
-        "print(hashlib.sha256(b''.join(part.tobytes() for part in parts)).hexdigest())"
-    )
-    sets = ({}, {"QUIETBIT_INSTRUCTION_SET": "sse2"}, {"QUIETBIT_INSTRUCTION_SET": "avx2"})
-    found = [
-        subprocess.run(
-            [sys.executable, "-c", code], env=os.environ | extra, check=True, capture_output=True
-        ).stdout
-        for extra in sets
-    ]
-    assert found[0] == found[1] == found[2]
 
 
 @pytest.mark.parametrize("block", [None, 1 << 19])

@@ -23,11 +23,11 @@ import torch
 if not torch.cuda.is_available():
     interpret()
 
-from core.kernel.makers import GivenWords, make_sampler
+from core.kernel.makers import FixedKey, GivenWords, make_sampler
 from pairs import pairs
 from quietbit.kernel.base import packed_size
 from quietbit.kernel.reference import ReferenceKernel
-from quietbit.kernel.rng import ChaChaBlock, seeded_rng
+from quietbit.kernel.rng import seeded_rng
 from quietbit.kernel.select import select
 from quietbit.kernel.triton import kernel as host
 from refusals import refuses
@@ -55,11 +55,6 @@ SAMPLERS = {
 }
 
 
-class FixedKey:
-    def draw(self, count):
-        return ChaChaBlock(count, tuple(0x9E3779B9 * (k + 1) & 0xFFFFFFFF for k in range(8)))
-
-
 def kernel_device():
     return "cuda" if torch.cuda.is_available() else "cpu"
 
@@ -74,25 +69,6 @@ def update(size, seed, kind=np.float32):
     values = rng.normal(size=size) * 10.0 ** rng.uniform(-4, 0.5, size=size)
     values[::17], values[5::31], values[7::29], values[11::37] = 0.0, 1e-45, 1.0, -1.0
     return values.astype(kind)
-
-
-@pytest.mark.parametrize(
-    "name",
-    [
-        "one bit",
-        "three bits",
-        *(pytest.param(one, marks=SLOW) for one in ("one bit, cells", "two bits", "four bits")),
-    ],
-)
-def test_words_made_in_the_kernel_are_the_generators(kernel, name):
-    """Same key, same codes as the reference with the words numpy makes: more than one program,
-    an odd end.
-    """
-    inputs = update(9001 if FAST else 5001, 2)
-    expected = REFERENCE.sample(SAMPLERS[name], inputs, FixedKey(), factor=0.5)
-    np.testing.assert_array_equal(
-        kernel.sample(SAMPLERS[name], inputs, FixedKey(), factor=0.5), expected
-    )
 
 
 def test_a_tensor_takes_the_payload(kernel):
