@@ -353,10 +353,7 @@ class Kernel(ABC):
 
     def _check_output(self, out: Any, size: int) -> None:
         """Refuse a buffer that does not hold exactly the packed codes."""
-        fits = isinstance(out, np.ndarray) and out.shape == (size,) and out.dtype == np.uint8
-        if not (fits and out.flags.c_contiguous and out.flags.writeable):
-            rule = f"{size} contiguous writable bytes"
-            raise InvalidParameter.of("output buffer", rule, _described(out))
+        _check_flat(out, "output buffer", np.uint8, size=size)
 
     def _release(self, job: Job, clip: Clip) -> None:
         """Sample a job whose values are measured again; wipe its output if anything fails."""
@@ -459,20 +456,16 @@ def code_type(bits: int) -> Any:
     return np.uint8 if bits <= 8 else np.uint16
 
 
-def _described(value: Any) -> str:
-    """Return the dtype and shape of an array, or the type of anything else, for a refusal."""
-    if not hasattr(value, "dtype"):
-        return type(value).__name__
-    return f"{value.dtype} of shape {tuple(value.shape)}"
-
-
-def _check_flat(array: Any, name: str, *kinds: Any) -> None:
-    """Refuse anything but a 1-D, contiguous, writable array of one of these dtypes."""
+def _check_flat(array: Any, name: str, *kinds: Any, size: int | None = None) -> None:
+    """Refuse anything but a 1-D, contiguous, writable array of one of these dtypes and a size."""
     flat = isinstance(array, np.ndarray) and array.ndim == 1 and array.dtype in kinds
     if not (flat and array.flags.c_contiguous and array.flags.writeable):
         names = " or ".join(np.dtype(kind).name for kind in kinds)
+        given = getattr(array, "dtype", type(array).__name__)
         rule = f"a flat, contiguous, writable array of {names}"
-        raise InvalidParameter.of(name, rule, _described(array))
+        raise InvalidParameter.of(name, rule, str(given))
+    if size is not None:
+        require(array.size == size, name, array.size, f"{size} numbers long")
 
 
 def _check_search(direction: FloatVector, edges: FloatVector, limits: Words) -> None:
@@ -480,12 +473,12 @@ def _check_search(direction: FloatVector, edges: FloatVector, limits: Words) -> 
     flat = direction.ndim == 1 and 0 < direction.size <= MAX_COUNT
     if not (flat and np.all(np.isfinite(direction))):
         rule = "flat and finite, of 1 to 2^24 numbers"
-        raise InvalidParameter.of("direction", rule, _described(direction))
+        raise InvalidParameter.of("direction", rule, direction.shape)
     if not (edges.dtype == np.float64 and np.all(edges[1:] > edges[:-1])):
         raise InvalidParameter.of("edges", "increasing float64", edges.tolist())
     if not (limits.dtype == np.uint64 and limits.shape == (edges.size + 1,)):
         rule = f"uint64 of shape ({edges.size + 1},), one more than the edges"
-        raise InvalidParameter.of("limits", rule, _described(limits))
+        raise InvalidParameter.of("limits", rule, limits.shape)
 
 
 def _check_packed(data: ByteBuffer, bits: int, dimension: int, size: int) -> NDArray[np.uint8]:

@@ -24,7 +24,7 @@ from quietbit.errors import check_int
 from quietbit.kernel import c as native
 from quietbit.kernel.base import Job, Kernel, packed_size
 from quietbit.kernel.c import address
-from quietbit.kernel.cpu_plan import blocks_of, sampling_of, update_of
+from quietbit.kernel.cpu_plan import sampling_of, update_of
 from quietbit.kernel.expand import TILE, seed_state, whole_tiles
 from quietbit.kernel.norm import BLOCK, Flat, exact_sum
 from quietbit.kernel.normals import MAX_COUNT, quantile_table
@@ -70,11 +70,11 @@ class CpuKernel(Kernel):
         return exact_sum(sums)
 
     def _block_sums(self, flat: Flat, order: int, scale: float) -> FloatVector:
-        count = sum(blocks_of(part.size) for part in flat.parts)
-        sums = np.empty(count)
-        update = ctypes.byref(update_of(flat))
-        task = partial(native.library().qb_block_sums, update, scale, order, address(sums))
-        self._spread(task, count, flat.size)
+        update = update_of(flat)
+        sums = np.empty(update.blocks)
+        block_sums = native.library().qb_block_sums
+        task = partial(block_sums, ctypes.byref(update), scale, order, address(sums))
+        self._spread(task, sums.size, flat.size)
         return sums
 
     def _pack(self, codes: Codes, bits: int) -> bytes:

@@ -32,22 +32,19 @@ from quietbit.kernel.sampler import Sampler, level_knots
 from quietbit.kernel.tables import cell_table, threshold_plan
 from quietbit.kernel.transform import Blocks
 
-__all__ = ["blocks_of", "sampling_of", "update_of"]
+__all__ = ["sampling_of", "update_of"]
 
 
 def update_of(flat: Flat) -> Update:
-    """Return an update for C, which stays valid as long as its arrays live."""
+    """Return an update for C, valid as long as its arrays live, and its number of ``blocks``."""
     parts = []
     block = 0
     for start, part in zip(flat.starts, flat.parts, strict=True):
         parts.append(Part(address(part), start, part.size, block, KINDS[part.dtype]))
-        block += blocks_of(part.size)
-    return Update((Part * len(parts))(*parts), len(parts), flat.size)
-
-
-def blocks_of(size: int) -> int:
-    """Return the number of blocks of a norm."""
-    return -(-size // BLOCK)
+        block += -(-part.size // BLOCK)
+    update = Update((Part * len(parts))(*parts), len(parts), flat.size)
+    update.blocks = block
+    return update
 
 
 def sampling_of(job: Job) -> Sampling:
