@@ -29,8 +29,7 @@ from attrs import field, frozen
 from quietbit._typing import FloatVector
 from quietbit.errors import check_real
 from quietbit.kernel.transform import padded_size
-from quietbit.mechanism.ball import Ball, usual_kernel
-from quietbit.mechanism.family import Choices
+from quietbit.mechanism.ball import usual_kernel
 from quietbit_lab.baseline.base import MOST_BITS
 from quietbit_lab.baseline.codebook import check_ball
 from quietbit_lab.baseline.signs import SampledSigns, sign_gain
@@ -57,7 +56,11 @@ class SubsampledSigns(SampledSigns):
     ``level`` is the size of the cube for the coefficients, in units of an evenly spread update.
     """
 
-    level: float = field(default=1.9, converter=_level)
+    level: float = field(converter=_level)
+
+    @level.default
+    def _usual_level(self) -> float:
+        return 1.9 if self.ball.dimension >= SMALL else 2.5
 
     def __attrs_post_init__(self) -> None:
         """Refuse another norm, and more signs than coefficients."""
@@ -121,12 +124,7 @@ def best_bits(epsilon: float) -> int:
     return min(range(1, MOST_BITS + 1), key=lambda bits: 1 / (bits * sign_gain(bits, epsilon) ** 2))
 
 
-def _build(ball: Ball, loss: float, choices: Choices) -> SubsampledSigns:
-    if ball.dimension >= SMALL:
-        level = 1.9
-    else:
-        level = 2.5
-    return SubsampledSigns(ball, choices.bits or best_bits(loss), loss, level=level)
-
-
-FAMILY = searched_family("sqkr", _build)
+FAMILY = searched_family(
+    "sqkr",
+    lambda ball, loss, choices: SubsampledSigns(ball, choices.bits or best_bits(loss), loss),
+)
