@@ -30,7 +30,15 @@ WHOLE = {
 shipped = cache(read_sweep)  # thousands of jobs
 
 
-@pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
+@pytest.mark.parametrize(
+    "file",
+    [
+        # Of 12,525 jobs; its linear twin has the same form.
+        pytest.param(file, marks=pytest.mark.long) if file.stem == "fig6-femnist" else file
+        for file in FILES
+    ],
+    ids=[file.stem for file in FILES],
+)
 def test_a_shipped_sweep(file):
     whole, reduced = shipped(file), read_sweep(file, reduced=True)
     assert whole.name == file.stem
