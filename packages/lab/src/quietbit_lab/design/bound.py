@@ -11,7 +11,6 @@ Source   packages/lab/docs/design.md has the argument; the recursion for the wor
 
 from __future__ import annotations
 
-import contextlib
 import math
 from functools import lru_cache
 
@@ -23,7 +22,7 @@ from quietbit._typing import FloatMatrix, FloatVector
 from quietbit.design.certify import certify
 from quietbit.design.closed_form import unbiased_half_width
 from quietbit.design.table import DesignSpec
-from quietbit_lab.design.interior_point import CentralPath, Infeasible, Optimum
+from quietbit_lab.design.interior_point import CentralPath
 
 __all__ = ["gap_to", "lower_bound", "objective_lower_bound"]
 
@@ -68,13 +67,7 @@ def objective_lower_bound(spec: DesignSpec, hint: tuple[float, ...] = ()) -> flo
     for _ in range(ROUNDS):
         alphabet = 0.5 + np.concatenate([-z[z > 0][::-1], z])
         path = CentralPath(spec, len(alphabet))
-        optimum: Optimum | None = None
-        # Where rounding ends the path, the multipliers of the last gap are used.
-        with contextlib.suppress(Infeasible):
-            for gap in GAPS:
-                optimum = path.solve(alphabet, gap)
-                if optimum.gap <= target / 10 * optimum.objective:
-                    break
+        optimum = path.follow(alphabet, GAPS, target / 10)
         if optimum is None:
             break
         sums = optimum.sum_multipliers

@@ -16,7 +16,9 @@ Source   Chaudhuri et al. (2022) for the problem; Wright, "Primal-Dual Interior-
 
 from __future__ import annotations
 
+import contextlib
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import final
 
@@ -167,6 +169,21 @@ class CentralPath:
         self.y: NDArray[np.float64] | None = None
         self.nu = np.zeros(self.n)
         self.eta = np.zeros(self.n)
+
+    def follow(
+        self, alphabet: FloatVector, gaps: Sequence[float], accuracy: float
+    ) -> Optimum | None:
+        """Return the point whose duality gap is this share of the objective.
+
+        Where rounding ends the path, it is the point at the last gap that was reached.
+        """
+        optimum = None
+        with contextlib.suppress(Infeasible):
+            for gap in gaps:
+                optimum = self.solve(alphabet, gap)
+                if optimum.gap <= accuracy * optimum.objective:
+                    break
+        return optimum
 
     def solve(self, alphabet: FloatVector, gap: float) -> Optimum:
         """Return the point whose duality gap is ``gap``, in units of the alphabet's squared width.
