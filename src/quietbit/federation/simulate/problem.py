@@ -14,6 +14,7 @@ real numbers.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from typing import Any, Protocol, final, runtime_checkable
 
@@ -21,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quietbit._typing import FloatVector
-from quietbit.errors import InvalidParameter, check_int, check_real, require
+from quietbit.errors import check_int, check_real, require
 from quietbit.federation.part import Part, released_dimension
 from quietbit.federation.simulate.plan import SimulatedPlan
 from quietbit.mechanism.ball import Norm
@@ -210,10 +211,8 @@ class PartsProblem:
 def clip_factors(norms: Any, clip: float) -> FloatVector:
     """Return the factor, at most 1, for each norm; refuse a norm that is not finite."""
     lengths = np.asarray(norms, dtype=np.float64)
-    if not np.isfinite(lengths).all():
-        raise InvalidParameter(
-            "gradient must be finite, got a NaN or an infinity (try a smaller step size)."
-        )
+    longest = float(np.abs(lengths).max(initial=0.0))
+    require(math.isfinite(longest), "gradient", longest, "finite", "try a smaller step size")
     bound = clip * (1 - MARGIN)
     return np.asarray(np.minimum(1.0, bound / np.maximum(lengths, bound)))
 
