@@ -66,7 +66,7 @@ def test_dominates_dense_grids_and_is_close(
     epsilon: float, clients: int, adjacency: Adjacency
 ) -> None:
     constant = AggregateConstant(design(epsilon), 0.0, 1.0, clients, adjacency)
-    levels = np.linspace(0, 1, {2: 41, 3: 11, 6: 4, 12: 3}[clients])
+    levels = np.linspace(0, 1, {2: 41, 3: 7, 6: 4, 12: 3}[clients])
     own = np.linspace(0, 1, 13)
     others = [
         poisson_binomial(probability(epsilon, np.array(inputs)))

@@ -37,9 +37,9 @@ def test_the_price_is_that_of_all_steps_and_rounding_is_free(adjacency: Adjacenc
         ).epsilon(1e-5)
 
 
-@pytest.mark.parametrize("bits", [1, 2, 3, 4, 8])
+@pytest.mark.parametrize("bits", [1, 4, 8])
 def test_what_is_decoded_has_the_mean_of_the_difference(bits: int) -> None:
-    """Given the steps, rounding is unbiased in every coordinate: 400 roundings of one
+    """Given the steps, rounding is unbiased in every coordinate: 200 roundings of one
     difference, 8 deviations.
     """
     site, kernel = (
@@ -48,7 +48,7 @@ def test_what_is_decoded_has_the_mean_of_the_difference(bits: int) -> None:
     )
     row = np.zeros((1, DIMENSION))
     row[0, :3] = 0.6, -0.5, 0.2
-    uplink, count = Uplink(site), 400
+    uplink, count = Uplink(site), 200
     aggregator = uplink.aggregator()
     rng = seeded_rng(bits)
     for _ in range(count):

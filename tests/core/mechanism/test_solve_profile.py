@@ -97,6 +97,7 @@ def test_the_search_s_own_account_is_the_certified_one(adjacency):
     assert found == pytest.approx(2.0, rel=1e-4)
 
 
+@pytest.mark.long
 def test_thousands_of_releases_are_a_gaussian_within_its_steps():
     profile = solve_profile_anew(Target(1.0, 1e-5, "zero-out", releases=3000))
     assert profile.gain_lower**-2 <= (1 + 2e-5) * gaussian_error(1.0, 1e-5, 3000, "zero-out")
