@@ -47,11 +47,6 @@ class Collector(ABC):
 
     result: ClassVar[str] = "mean"
 
-    @property
-    def size(self) -> int | None:
-        """How many nodes the result was to be of; None where that is who was asked."""
-        return None
-
     _nodes: tuple[Node, ...] | None = None
 
     def start(self, nodes: Sequence[Node]) -> None:
@@ -103,7 +98,7 @@ class Collector(ABC):
         return None
 
     def columns(self) -> Mapping[str, Any]:
-        """Return columns of the round's report."""
+        """Return columns of the round's report, in place of the round's own."""
         return {}
 
     def liars(self) -> Mapping[Node, str]:

@@ -147,17 +147,12 @@ class Masked(Collector):
         return in_units(kept, self.mechanism, self.clip)
 
     def columns(self) -> Mapping[str, Any]:
-        """Return how many nodes took each step."""
+        """Return how many clients the sum was to be of, and how many took each step."""
         steps = []
         for step in STEPS:
             if step != Step.CONFIRM or self.members is not None:
                 steps.append(len(self._done[step]))
-        return {"steps": tuple(steps)}
-
-    @property
-    def size(self) -> int:
-        """How many clients the sum was to be of."""
-        return len(self._numbers) or len(self._left)
+        return {"asked": len(self._numbers) or len(self._left), "steps": tuple(steps)}
 
     def liars(self) -> Mapping[Node, str]:
         """Return the nodes that broke the protocol, with what they did."""

@@ -271,18 +271,16 @@ class Round:
 
     def not_taken(self, error: QuietbitError) -> None:
         """Note that the model stays as it was, because a step would have spoilt it."""
+        self.skipped = True
         self.notes.append(Note(f"the step was not taken: {error}"))
 
     def report(self) -> RoundReport:
         """Return the counts so far."""
-        asked = self.collector.size
-        if asked is None:
-            asked = len(self._those(lambda standing: standing.asked))
         outcomes = Counter(note.outcome for note in self.notes)
         unprotected = outcomes[Outcome.UNPROTECTED]
         report = RoundReport(
             self.number,
-            asked,
+            len(self._those(lambda standing: standing.asked)),
             len(self.answered),
             len(self._those(lambda standing: standing.declined)),
             len(self.failed()),

@@ -13,6 +13,7 @@ import pytest
 
 from plans import engine_plan
 from quietbit import Plan
+from quietbit.errors import QuietbitError
 from quietbit.federation.client import OpenRequest, Subject, gate_for, refusal
 from quietbit.federation.layout import named_arrays
 from quietbit.federation.messages import SUM, Ask, Asked, NodeName, Reply, pieces_of, split_pieces
@@ -130,7 +131,19 @@ def test_a_round_ends_with_the_mean_of_its_releases(plan: Plan) -> None:
     assert np.abs(mean - 0.1).max() < 8 * max(noise, 0.5)
     step = room.run.step(current)
     assert step.arrays is not None
-    assert room.run.over(current).answered == 5
+    report = room.run.over(current)
+    assert report.answered == 5
+    assert not report.skipped
+
+
+def test_a_step_that_is_not_taken_skips_the_round() -> None:
+    room = Room(PLAIN)
+    current = room.open()
+    room.play(current)
+    current.not_taken(QuietbitError("no finite model."))
+    report = room.run.over(current)
+    assert report.skipped
+    assert report.sentences() == ("the step was not taken: no finite model.",)
 
 
 @pytest.mark.parametrize("plan", [PLAIN, SUMS], ids=["plain", "masked"])
