@@ -182,12 +182,30 @@ def test_dropouts_restarts_and_late_joiners_end_in_one_model(rounds):
     assert all(same(seen, sent) for seen in federation.seen.values())
 
 
+def flipped(content, place):
+    return content[:place] + bytes([content[place] ^ 1]) + content[place + 1 :]
+
+
 @pytest.mark.parametrize("momentum", [0.0, 0.9])
-def test_a_node_that_lost_its_model_says_so_spends_nothing_and_gets_it(momentum):
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda content: None,
+        lambda content: content[:-1],
+        lambda content: content[: len(content) // 2],
+        lambda content: flipped(content, 0),
+        lambda content: flipped(content, len(content) // 2),  # a number of the model
+    ],
+    ids=["lost", "short", "half", "start", "bit"],
+)
+def test_a_node_that_lost_its_model_says_so_spends_nothing_and_gets_it(damage, momentum):
     """With momentum it gets the speed of the model beside it, which no app is shown."""
     federation = Federation(more={"quietbit.replay.momentum": momentum})
     federation.play()
-    del federation.contexts[12].state[MODEL]
+    state = federation.contexts[12].state
+    left = damage(state.pop(MODEL)[f"{RUN}.model"])
+    if left is not None:
+        state[MODEL] = ConfigRecord({f"{RUN}.model": left})
     spent = ledger(federation.contexts[12]).releases
     replies, metrics = federation.play()
     said = [reply.error.reason for reply in replies if reply.has_error()]
