@@ -51,21 +51,6 @@ def test_any_number_of_threads_gives_the_same_payload(bits: int, block: int | No
     assert len(payloads) == 1
 
 
-def test_the_last_block_of_a_rotation_stays_with_one_thread() -> None:
-    """It overlaps the one before, whatever the rest of the division among threads."""
-    sampler = make_sampler()
-    for rest in (1, 4095):
-        size = 2 * cpu.FEW + rest
-        inputs = np.random.default_rng(rest).normal(size=size).astype(np.float32)
-        payloads = set()
-        for threads in (1, 2):
-            out = np.empty(packed_size(1, size), np.uint8)
-            kernel = CpuKernel(threads)
-            kernel.sample_rotated(sampler, inputs, 5, 4096, 1.0, seeded_rng(1), out)
-            payloads.add(out.tobytes())
-        assert len(payloads) == 1
-
-
 def test_polynomials_are_fitted_for_one_bit_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     """More bits are decided in cells: to fit eight would take the first release of every process
     a second.

@@ -15,6 +15,8 @@ def test_a_missing_package_is_the_reason(monkeypatch):
     monkeypatch.setitem(sys.modules, "triton", SimpleNamespace())
     monkeypatch.setitem(sys.modules, "torch", None)
     assert "pip install '.[torch]' in a checkout" in support.kernel_support()["triton"]
+    monkeypatch.setitem(sys.modules, "triton", None)
+    assert "pip install '.[gpu]' in a checkout" in support.kernel_support()["triton"]
 
 
 def fake_torch(available: bool) -> SimpleNamespace:
