@@ -25,29 +25,46 @@ EXAMPLE = ROOT / "examples" / "nvflare-digits"
 SITES, ROUNDS, SEED = 2, 2, 7
 
 
-@pytest.mark.slow
-def test_two_sites_train_two_rounds_and_the_model_is_the_mean_of_what_they_sent(
-    tmp_path, monkeypatch
-):
+def run_python(folder, *words):
+    """Run Python in a folder, whose modules it finds."""
     environment = {
         **os.environ,
-        "PYTHONPATH": str(ROOT / "src"),
+        "PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(folder)]),
         "OPENBLAS_NUM_THREADS": "1",
         "OMP_NUM_THREADS": "1",
     }
-    options = ["--sites", SITES, "--rounds", ROUNDS, "--seed", SEED, "--workspace", tmp_path]
-    result = subprocess.run(
-        [sys.executable, str(EXAMPLE / "job.py"), *map(str, options)],
+    return subprocess.run(
+        [sys.executable, *map(str, words)],
         env=environment,
         capture_output=True,
         text=True,
         timeout=240,
-        cwd=tmp_path,
+        cwd=folder,
     )
+
+
+def simulate(folder, job, *words, script, **modules):
+    """Run a job with its script, and with other modules beside them."""
+    for name, text in {"job": job, "client": script, **modules}.items():
+        (folder / f"{name}.py").write_text(text)
+    return run_python(folder, folder / "job.py", folder, *words)
+
+
+def report_of(folder, job):
+    """The report of a job that ran."""
+    path = folder / job / "server" / "simulate_job" / "quietbit-report.json"
+    return json.loads(path.read_text())
+
+
+@pytest.mark.slow
+def test_two_sites_train_two_rounds_and_the_model_is_the_mean_of_what_they_sent(
+    tmp_path, monkeypatch
+):
+    options = ("--sites", SITES, "--rounds", ROUNDS, "--seed", SEED, "--workspace", tmp_path)
+    result = run_python(tmp_path, EXAMPLE / "job.py", *options)
     assert result.returncode == 0, result.stdout[-4000:] + result.stderr[-4000:]
     assert "accuracy on test digits: " in result.stdout
-    job = tmp_path / "digits" / "server" / "simulate_job"
-    report = json.loads((job / "quietbit-report.json").read_text())
+    report = report_of(tmp_path, "digits")
     assert [entry["answered"] for entry in report["rounds"]] == [SITES, SITES]
     assert [node["node"] for node in report["nodes"]] == ["site-1", "site-2"]
     # One bit for each of 650 parameters, 64 bytes of header, 24 of frame; the rest is NVFlare's
@@ -70,7 +87,8 @@ def test_two_sites_train_two_rounds_and_the_model_is_the_mean_of_what_they_sent(
             payload = uplink.send(update.reshape(-1), rng(number, site + 1))
             differences.append(-uplink.receive([payload]).astype(np.float32).reshape(model.shape))
         model = model + np.mean(differences, axis=0, dtype=np.float32)
-    np.testing.assert_allclose(np.load(job / "models" / "server.npy"), model, rtol=1e-5, atol=1e-6)
+    (saved,) = (tmp_path / "digits" / "server").rglob("server.npy")
+    np.testing.assert_allclose(np.load(saved), model, rtol=1e-5, atol=1e-6)
 
 
 CURIOUS = """
@@ -140,24 +158,12 @@ def test_a_server_that_asks_for_errors_gets_no_word_of_them(tmp_path):
     """Real processes and sockets: a script that fails on a patient's value, and a server that
     asks the job's cell.
     """
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(tmp_path)])}
-    for name, text in {"curious.py": CURIOUS, "job.py": JOB, "client.py": CARELESS}.items():
-        (tmp_path / name).write_text(text)
-    result = subprocess.run(
-        [sys.executable, str(tmp_path / "job.py"), str(tmp_path), "private"],
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=240,
-        cwd=tmp_path,
-    )
+    result = simulate(tmp_path, JOB, "private", script=CARELESS, curious=CURIOUS)
     assert result.returncode == 0, result.stdout[-4000:] + result.stderr[-4000:]
     replies = [json.loads(line) for line in (tmp_path / "replies").read_text().splitlines()]
     assert {topic for topic, _, _ in replies} == {"show_errors", "show_stats", "abort_nothing"}
     assert {(code, payload) for _, code, payload in replies} == {("process_exception", "None")}
-    report = json.loads(
-        (tmp_path / "careless" / "server" / "simulate_job" / "quietbit-report.json").read_text()
-    )
+    report = report_of(tmp_path, "careless")
     assert [(entry["answered"], entry["crashed"]) for entry in report["rounds"]] == [(1, 1)] * 2
     # It did fail, and whoever runs the simulation is told so, with the script's own traceback.
     shown = result.stdout.split("the apps of 1 simulated nodes crashed", 1)[1]
@@ -218,19 +224,11 @@ def test_sites_without_filters_are_asked_once_and_no_epsilon_is_said(tmp_path, b
     """In NVFlare's own processes: their trained models arrive, and come to nothing."""
     made = simulate(tmp_path, BARE, *bare, script=RAW)
     assert made.returncode == 0, made.stdout[-4000:] + made.stderr[-4000:]
-    options = ["-w", "workspace", "-n", "3", "-t", "3"]
-    simulator = "nvflare.private.fed.app.simulator.simulator"
-    result = subprocess.run(
-        [sys.executable, "-m", simulator, str(tmp_path / "jobs" / "bare"), *options],
-        env={**os.environ, "PYTHONPATH": str(ROOT / "src")},
-        capture_output=True,
-        text=True,
-        timeout=240,
-        cwd=tmp_path,
-    )
+    simulator = ("-m", "nvflare.private.fed.app.simulator.simulator", tmp_path / "jobs" / "bare")
+    result = run_python(tmp_path, *simulator, "-w", "workspace", "-n", 3, "-t", 3)
     said = result.stdout + result.stderr
+    report = report_of(tmp_path, "workspace")
     server = tmp_path / "workspace" / "server" / "simulate_job"
-    report = json.loads((server / "quietbit-report.json").read_text())
     assert report["guarantee"] is None
     assert {entry["epsilon_upper"] for entry in report["nodes"]} == {None}
     assert "epsilon <=" not in said.replace("epsilon <=\n", "")  # but for the head of a column
@@ -298,30 +296,14 @@ while flare.is_running():
 """
 
 
-def simulate(tmp_path, job, *words, script=STEPS):
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(tmp_path)])}
-    for name, text in {"job.py": job, "client.py": script}.items():
-        (tmp_path / name).write_text(text)
-    return subprocess.run(
-        [sys.executable, str(tmp_path / "job.py"), str(tmp_path), *words],
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=240,
-        cwd=tmp_path,
-    )
-
-
 @pytest.mark.long  # without processes: tests/engines/nvflare/test_replay.py
 def test_a_hundred_thousand_parameters_go_down_once(tmp_path):
     """Both sites train on the same bits in every round, and the saved model is what the last
     round leads to.
     """
-    result = simulate(tmp_path, REPLAYED, "simulation")
+    result = simulate(tmp_path, REPLAYED, "simulation", script=STEPS)
     assert result.returncode == 0, result.stdout[-4000:] + result.stderr[-4000:]
-    report = json.loads(
-        (tmp_path / "replayed" / "server" / "simulate_job" / "quietbit-report.json").read_text()
-    )
+    report = report_of(tmp_path, "replayed")
     assert [entry["answered"] for entry in report["rounds"]] == [2] * 4
     assert [entry["resyncs"] for entry in report["rounds"]] == [0] * 4
     down = [entry["downlink"] // 2 for entry in report["rounds"]]
@@ -342,7 +324,7 @@ def test_a_hundred_thousand_parameters_go_down_once(tmp_path):
 @pytest.mark.long  # without processes: tests/engines/nvflare/test_server.py
 def test_a_job_that_nobody_answers_fails(tmp_path):
     """Without a policy and without a simulation's rules every site declines."""
-    result = simulate(tmp_path, REPLAYED, "deployed")
+    result = simulate(tmp_path, REPLAYED, "deployed", script=STEPS)
     assert result.returncode != 0
     said = result.stdout + result.stderr
     assert re.search(
@@ -396,9 +378,7 @@ def test_nvflares_cross_site_evaluation_gets_private_answers(tmp_path):
     """Its validation task is answered; no site is asked for its own model."""
     result = simulate(tmp_path, EVALUATED, "validates", script=JUDGES)
     assert result.returncode == 0, result.stdout[-4000:] + result.stderr[-4000:]
-    report = json.loads(
-        (tmp_path / "evaluated" / "server" / "simulate_job" / "quietbit-report.json").read_text()
-    )
+    report = report_of(tmp_path, "evaluated")
     assert [entry["answered"] for entry in report["rounds"]] == [2, 2]
     assert report["evaluations"]
     assert all(

@@ -80,10 +80,13 @@ def test_an_answer_is_an_estimate_of_weight_one_and_of_the_metric() -> None:
 def test_an_answer_of_another_node_is_refused_and_counts_for_its_sender() -> None:
     exchanges = started()
     exchange = asked(exchanges)
+    own = asked(exchanges, 2)
     stranger = reply(exchange.first, VALUE, node=2)
     contribution = exchanges.take(Result(2, 80, {UPDATE: stranger, ABOUT: Reply(2, 0)}), exchange)
     assert contribution.weight == NO_WEIGHT
     assert exchange.first.report().refused == 1
+    answers = {UPDATE: reply(own.first, VALUE, node=2), ABOUT: Reply(2, 0)}
+    assert exchanges.take(Result(2, 80, answers), own).weight == 1.0
     assert exchanges.run.updates[2].extra == 1
     assert exchanges.take(Result(1, 80, both(exchange)), exchange).weight == 1.0
 

@@ -34,6 +34,10 @@ MOST_BYTES = 2**20
 RAW = "everything that a job sends, weights as they are among it"
 EARLY = "what a job sends, logs or fails with before its first task; no task is answered"
 NOTHING = "nothing: no task is answered"
+LOGS = (
+    "logs of the site and of its jobs: resources.json beside this file must say "
+    "allow_log_streaming: false"
+)
 RELEASES = "releases within the policy, of all tasks with quietbit's request"
 
 
@@ -79,7 +83,7 @@ def check_privacy(path: str | os.PathLike[str]) -> PrivacyCheck:
         manager = reader.privacy_manager
     except Exception as error:
         raise QuietbitError(f"Cannot read {place} as NVFlare's privacy.json: {error}") from error
-    beside = _beside(place.parent)
+    beside = (LOGS,) if _streams_logs(place.parent) else ()
     if not manager.is_policy_defined():
         ignored = f"the file has no scope, and NVFlare ignores the rest of it: {RAW}"
         return PrivacyCheck(False, (), (*beside, ignored))
@@ -159,16 +163,6 @@ def _owner(properties: Mapping[str, Any]) -> _Owner:
         bare.append("releases whose randomness anybody can repeat")
     kind = keys[0].partition(".")[2]
     return _Owner(f"{kind} {path}", "", " and ".join(bare))
-
-
-def _beside(folder: Path) -> tuple[str, ...]:
-    """Return what leaves by the site's other files, where they lie beside this one as on a site."""
-    if _streams_logs(folder):
-        return (
-            "logs of the site and of its jobs: resources.json beside this file must say "
-            "allow_log_streaming: false",
-        )
-    return ()
 
 
 def _streams_logs(folder: Path) -> bool:
