@@ -25,7 +25,7 @@ from engines.flower.kit import DIMENSION, HandGrid, app, be_the_server, context,
 from federation.node.makers import MECHANISM, books, keeper, request, write_policy
 from quietbit.errors import InvalidParameter
 from quietbit.federation.messages import ANSWERED, DECLINED, request_record
-from quietbit.node import release
+from quietbit.node import gate
 from quietbit.node.channel import receive
 from quietbit.node.gatekeeper import RemoteGate
 from quietbit.node.ledger import opened
@@ -125,7 +125,7 @@ def test_a_noted_release_that_cannot_be_prepared_counts(
         raise error
 
     with monkeypatch.context() as patch:
-        patch.setattr(release, "make_release", fails)
+        patch.setattr(gate, "make_release", fails)
         reply = gated()(asked(1), place, app(np.zeros(DIMENSION)))
     assert books(tmp_path).releases == 1
     assert reply.error.reason == f"{ANSWERED}{Refusal(Reason.NOTED).to_text()}"

@@ -14,7 +14,7 @@ from typing import Any
 
 from quietbit.errors import InvalidParameter, require_module
 from quietbit.gradients import Loss, SampleGradients, trainable
-from quietbit.node.release import AcceptedRequest, served, shared
+from quietbit.node.gate import AcceptedRequest, served, shared
 from quietbit.node.remote_release import BatchSocket, batch_of_parent
 
 __all__ = ["dp_sgd_step", "private_batch", "share_batches"]

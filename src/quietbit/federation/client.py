@@ -41,13 +41,12 @@ from quietbit.federation.parts.update import Updating
 from quietbit.federation.plan import Plan, named_mechanisms
 from quietbit.federation.terms import Terms
 from quietbit.mechanism.registry import AUTO
-from quietbit.node.gate import Gate, LocalGate
+from quietbit.node.gate import AcceptedRequest, Gate, LocalGate
 from quietbit.node.gatekeeper import RemoteGate
 from quietbit.node.guard import AnswerTime
 from quietbit.node.ledger import FileLedger, StateLedger
 from quietbit.node.policy import Policy, PolicyError, Simulation
 from quietbit.node.refusal import NotAllowed, Reason, Refusal, refusal_of
-from quietbit.node.release import AcceptedRequest
 from quietbit.node.request import Request, Step
 from quietbit.node.stores import ModelFolder, Vault, key_file, simulation_key
 

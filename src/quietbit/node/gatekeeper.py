@@ -39,10 +39,9 @@ from attrs.converters import optional
 from quietbit._files import OTHERS_WRITE, others
 from quietbit.errors import InvalidParameter, QuietbitError, require
 from quietbit.node.channel import MOST_BYTES, WAIT, Server, answered, new_socket, receive, send
-from quietbit.node.gate import LocalGate
+from quietbit.node.gate import CANNOT_MAKE, LocalGate
 from quietbit.node.policy import PolicyError
 from quietbit.node.refusal import Noted, Unusable
-from quietbit.node.release import CANNOT_MAKE
 from quietbit.node.remote_release import PATIENCE, RemoteAcceptedRequest, serve_batches
 from quietbit.node.request import ProposedMechanism, Request
 from quietbit.node.stores import ModelFolder

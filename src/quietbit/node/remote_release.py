@@ -29,8 +29,8 @@ from quietbit.arrays import flatten
 from quietbit.errors import InvalidParameter, QuietbitError
 from quietbit.kernel.norm import Flat
 from quietbit.node.channel import MOST_BYTES, WAIT, Server, answered, new_socket, receive, send
+from quietbit.node.gate import CANNOT_MAKE, CANNOT_SEND, MADE_BEFORE, AcceptedRequest
 from quietbit.node.refusal import Noted, Reason, Unusable
-from quietbit.node.release import CANNOT_MAKE, CANNOT_SEND, MADE_BEFORE, AcceptedRequest
 
 __all__ = ["PATIENCE", "BatchSocket", "RemoteAcceptedRequest", "batch_of_parent", "serve_batches"]
 

@@ -31,9 +31,9 @@ from quietbit.errors import InvalidParameter, require, require_module
 from quietbit.federation.client import Turn, named_numbers, refusal
 from quietbit.federation.layout import ModelLayout, named_arrays
 from quietbit.federation.messages import MOST_TRACEBACK, RECORD, UPDATE, crash_text
+from quietbit.node.gate import serving
 from quietbit.node.guard import AnswerTime
 from quietbit.node.refusal import Reason, Refusal
-from quietbit.node.release import serving
 
 __all__ = [
     "ANSWER",

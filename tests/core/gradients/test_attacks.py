@@ -17,7 +17,7 @@ from quietbit.gradients import SampleGradients, sample_gradients
 from quietbit.mechanism.additive import Gaussian
 from quietbit.mechanism.ball import Ball, Norm
 from quietbit.mechanism.batch import PoissonBatch
-from quietbit.node.release import serving
+from quietbit.node.gate import serving
 from quietbit.wire.payload import Framed
 from quietbit.wire.uplink import Uplink
 

@@ -25,8 +25,8 @@ from quietbit.mechanism.additive import Gaussian
 from quietbit.mechanism.ball import Ball, Norm
 from quietbit.mechanism.interpolated import InterpolatedMVU
 from quietbit.mechanism.projected import Projected
+from quietbit.node import gate as module
 from quietbit.node import ledger
-from quietbit.node import release as module
 from quietbit.node.budget import account_of
 from quietbit.node.gate import LocalGate
 from quietbit.node.ledger import FileLedger, LedgerError
