@@ -157,21 +157,21 @@ os._exit(0)
 
 
 POLICIES = {
-    "deep list": "x = " + "[" * 20_000 + "]" * 20_000,
-    "dotted key": ".".join("a" * 30_000) + " = 1",
-    "deep table": "[" + ".".join("a" * 30_000) + "]",
-    "inline tables": "x = " + "{a=" * 15_000 + "1" + "}" * 15_000,
-    "many digits": "x = " + "9" * 60_000,
-    "hexadecimal": "largest-dimension = 0x" + "f" * 60_000,
-    "long key": "a" * 60_000 + " = 1",
-    "long word": 'data-set = "' + "a" * 60_000 + '"',
-    "open quote": 'x = "' + "\\\\" * 29_000,
-    "quotes": "x = " + "'" * 60_001,
-    "escaped quotes": "x = " + '"\\' * 29_000,
-    "quotes after escapes": "x = " + '\\"' * 29_000,
-    "tables after a long word": "x = ['''\n''', " + "{a=" * 15_000 + "1" + "}" * 15_000 + "]",
-    "many keys": "".join(f"a{number} = 1\n" for number in range(6000)),
-    "too long": "#" * 70_000,
+    "deep list": "x = " + "[" * 5_000 + "]" * 5_000,
+    "dotted key": ".".join("a" * 5_000) + " = 1",
+    "deep table": "[" + ".".join("a" * 5_000) + "]",
+    "inline tables": "x = " + "{a=" * 2_500 + "1" + "}" * 2_500,
+    "many digits": "x = " + "9" * 10_000,
+    "hexadecimal": "largest-dimension = 0x" + "f" * 10_000,
+    "long key": "a" * 10_000 + " = 1",
+    "long word": 'data-set = "' + "a" * 10_000 + '"',
+    "open quote": 'x = "' + "\\\\" * 5_000,
+    "quotes": "x = " + "'" * 10_001,
+    "escaped quotes": "x = " + '"\\' * 5_000,
+    "quotes after escapes": "x = " + '\\"' * 5_000,
+    "tables after a long word": "x = ['''\n''', " + "{a=" * 2_500 + "1" + "}" * 2_500 + "]",
+    "many keys": "".join(f"a{number} = 1\n" for number in range(1000)),
+    "too long": "#" * 15_000,
 }
 
 
