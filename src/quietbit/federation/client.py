@@ -17,6 +17,8 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from enum import Enum
 from functools import lru_cache
 from pathlib import Path
@@ -41,8 +43,8 @@ from quietbit.federation.parts.update import Updating
 from quietbit.federation.plan import Plan, named_mechanisms
 from quietbit.federation.terms import Terms
 from quietbit.mechanism.registry import AUTO
-from quietbit.node.gate import AcceptedRequest, Gate, LocalGate
-from quietbit.node.gatekeeper import RemoteGate
+from quietbit.node.gate import LocalGate
+from quietbit.node.gatekeeper import Accepted, Gate, RemoteGate
 from quietbit.node.guard import AnswerTime
 from quietbit.node.ledger import FileLedger, StateLedger
 from quietbit.node.policy import Policy, PolicyError, Simulation
@@ -64,6 +66,9 @@ __all__ = [
     "plan_of",
     "read_request",
     "refusal",
+    "served",
+    "serving",
+    "shared",
 ]
 
 LOGGER = logging.getLogger(__name__)
@@ -152,7 +157,7 @@ class Turn:
 
     names: tuple[str, ...]
     moment: AnswerTime
-    accepted: AcceptedRequest
+    accepted: Accepted
     parts: tuple[Part, ...]
     dimension: int
     zero: bytes | None = None  # the release that leaves where no other is made in time
@@ -401,3 +406,40 @@ class _StateRecord(MutableMapping[str, Any]):
 
     def __len__(self) -> int:
         return len(self.state.get(self.name) or {})
+
+
+_ACCEPTED: ContextVar[Accepted | None] = ContextVar("quietbit_accepted", default=None)
+# For apps in threads and processes of their own: at most one request, with its dimension.
+_SHARED: list[tuple[Accepted, int]] = []
+
+
+@contextmanager
+def serving(accepted: Accepted, *, dimension: int | None = None) -> Iterator[None]:
+    """Let the app that is called inside find its batch.
+
+    With the ``dimension``, it is found in all threads and child processes of this process.
+    """
+    token = _ACCEPTED.set(accepted)
+    shared = []
+    if dimension is not None:
+        shared.append((accepted, dimension))
+    _SHARED[:] = shared
+    try:
+        yield
+    finally:
+        _ACCEPTED.reset(token)
+        if shared == _SHARED:  # and not that of a later round, where this one's app was abandoned
+            _SHARED.clear()
+
+
+def shared() -> tuple[Accepted, int] | None:
+    """Return the request that all threads and child processes find, with its dimension."""
+    return next(iter(_SHARED), None)
+
+
+def served() -> Accepted | None:
+    """Return the request that this app is called for; None outside a round."""
+    accepted = _ACCEPTED.get()
+    if accepted is None and _SHARED:
+        accepted = _SHARED[0][0]
+    return accepted

@@ -59,12 +59,13 @@ from quietbit.federation.client import (
     owner_keys,
     plan_of,
     refusal,
+    serving,
 )
 from quietbit.federation.layout import ModelLayout
 from quietbit.federation.messages import ENCLOSED, MODEL, RECORD, SPEED, SUM, NodeName
 from quietbit.federation.part import Arrival
 from quietbit.flower.patches import in_simulation
-from quietbit.node.gate import Gate, serving
+from quietbit.node.gatekeeper import Gate
 from quietbit.node.guard import AnswerTime, Outbox, guarded, quiet_handlers
 from quietbit.node.policy import Simulation
 from quietbit.node.refusal import Reason, Refusal

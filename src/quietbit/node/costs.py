@@ -12,12 +12,10 @@ from __future__ import annotations
 
 import hashlib
 import logging
-import threading
-from collections.abc import Callable
-from functools import cache
+from functools import cache, cached_property
 from importlib.metadata import version
 from pathlib import Path
-from typing import TypeAlias, final
+from typing import final
 
 from attrs import field, frozen
 
@@ -29,7 +27,6 @@ __all__ = ["SavedCosts", "cost_version", "costs_beside"]
 
 LOGGER = logging.getLogger(__name__)
 MOST_COSTS = 2**17  # rows, of some hundred bytes each; beyond it, all are found again
-Divergences: TypeAlias = dict[str, dict[float, float]]  # by bound, then by Rényi order
 
 
 @cache
@@ -46,22 +43,22 @@ def cost_version() -> str:
 
 
 @final
-@frozen(eq=True)
+@frozen
 class CachedBound:
-    """A Rényi bound that computes its value at each order once."""
+    """A Rényi bound whose value at each order is computed once per ledger and version."""
 
     name: str
     bound: Divergence = field(eq=False, repr=False)
-    values: dict[float, float] = field(eq=False, repr=False)
-    add: Callable[[str, float, float], None] = field(eq=False, repr=False)
+    saved: SavedCosts = field(eq=False, repr=False)
 
     def __call__(self, alpha: float) -> float:
         """Return the bound at the order ``alpha``."""
-        value = self.values.get(alpha)
+        key = (self.name, alpha)
+        value = self.saved.values.get(key)
         if value is None:
             value = self.bound(alpha)
-            self.values[alpha] = value
-            self.add(self.name, alpha, value)
+            self.saved.values[key] = value
+            self.saved.new.append((*key, value))
         return value
 
 
@@ -72,23 +69,25 @@ class SavedCosts:
     def __init__(self, ledger: Path) -> None:
         """Name the ledger."""
         self._ledger = ledger
-        self._guard = threading.Lock()
-        self._values: Divergences | None = None
         self.new: list[tuple[str, float, float]] = []
+
+    @cached_property
+    def values(self) -> dict[tuple[str, float], float]:
+        """What this code has saved, by the bound's name and the order."""
+        with opened(self._ledger, "ledger") as database:
+            rows = database.execute(
+                "select bound, alpha, value from costs where version = ?", (cost_version(),)
+            )
+            return {(name, alpha): value for name, alpha, value in rows}
 
     def cached(self, name: str, bound: Divergence) -> Divergence:
         """Return the bound with its saved values; ``name`` identifies mechanism and terms."""
-        with self._guard:
-            if self._values is None:
-                self._values = self._read()
-            values = self._values.setdefault(name, {})
-        return CachedBound(name, bound, values, self._add)
+        return CachedBound(name, bound, self)
 
     def save(self) -> None:
         """Write what is new; where that fails, log it: only time is lost."""
-        with self._guard:
-            new = self.new
-            self.new = []
+        new = self.new
+        self.new = []
         rows = [(cost_version(), *values) for values in new[-MOST_COSTS:]]
         try:
             with opened(self._ledger, "ledger", write=True) as database:
@@ -99,19 +98,6 @@ class SavedCosts:
                 database.executemany("insert or replace into costs values (?, ?, ?, ?)", rows)
         except LedgerError as error:
             LOGGER.warning("quietbit: costs are not saved, and will be computed again: %s", error)
-
-    def _add(self, name: str, alpha: float, value: float) -> None:
-        self.new.append((name, alpha, value))
-
-    def _read(self) -> Divergences:
-        """Return the values that this code has saved."""
-        found: Divergences = {}
-        with opened(self._ledger, "ledger") as database:
-            for name, alpha, value in database.execute(
-                "select bound, alpha, value from costs where version = ?", (cost_version(),)
-            ):
-                found.setdefault(name, {})[alpha] = value
-        return found
 
 
 @cache

@@ -8,8 +8,7 @@ Idea     everything that can be refused is refused before the data are touched, 
          the app's process and in a gatekeeper; `PrivateSender` uses it without an engine. After
          acceptance one release is made, of the same size as any other: of the zero update if
          something went wrong (an app that raised, a NaN, arrays of other shapes). So a failure
-         looks like a release. An app that protects samples finds the accepted request (`served`),
-         and hands its gradients over there.
+         looks like a release.
 Symbols  k: the number of honest clients that a sum's cost assumes; 0 where the server sees the
          release.
 Source   docs/explanation/threat-model.md; docs/theory/filters.md for the accounts.
@@ -19,11 +18,9 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterator, MutableMapping
-from contextlib import contextmanager
-from contextvars import ContextVar
+from collections.abc import Callable, MutableMapping
 from functools import cached_property, partial
-from typing import Any, Protocol, final
+from typing import Any, final
 
 import numpy as np
 from attrs import frozen
@@ -65,66 +62,17 @@ from quietbit.wire.payload import Framed
 from quietbit.wire.uplink import Uplink
 
 __all__ = [
-    "AcceptedRequest",
-    "AppRules",
-    "Gate",
     "LocalAcceptedRequest",
     "LocalGate",
     "Proposal",
     "make_release",
     "propose",
-    "served",
-    "serving",
-    "shared",
 ]
 
 LOGGER = logging.getLogger(__name__)
 CANNOT_SEND = "quietbit: the update cannot be sent; the zero update is released in its place."
 CANNOT_MAKE = "The release of this round is noted in the ledger, and could not be made."
 MADE_BEFORE = "The release of this round was made already: accept another request first."
-
-
-class AppRules(Protocol):
-    """What an app must know of the owner's rules."""
-
-    @property
-    def metrics(self) -> tuple[str, ...]:
-        """Names of the metrics that leave the node as they are, without privacy."""
-
-    @property
-    def mechanisms(self) -> tuple[str, ...] | None:
-        """Families of mechanisms that may be requested; None allows all."""
-
-    @property
-    def response_seconds(self) -> float:
-        """Seconds from accepting a request to its answer."""
-
-
-class Gate(Protocol):
-    """What holds policy, ledger and keys: this process, or one behind a socket."""
-
-    @property
-    def rules(self) -> AppRules:
-        """The owner's rules, as far as the app must know them."""
-
-    @property
-    def models(self) -> MutableMapping[str, bytes] | None:
-        """Models of runs between rounds; None stores none."""
-
-    def check(self, request: Request) -> ProposedMechanism:
-        """Return the requested mechanism; refuse what the policy does not allow of run and family.
-
-        This comes before anything of the request is stored.
-        """
-
-    def accept(self, request: Request) -> AcceptedRequest:
-        """Check a request and note its release; raise a `QuietbitError` where it is refused."""
-
-    def step(self, request: Request) -> bytes:
-        """Answer a step of a masked sum that needs no training, noted in the ledger first."""
-
-    def forget(self, run: int) -> None:
-        """Delete the secrets of a run's sum, if there are any: the node has left it."""
 
 
 @final
@@ -411,33 +359,6 @@ def _check_visibility(mechanism: Mechanism, request: Request) -> None:
     require(is_unmasked_step is mechanism.unmasked, name, request.sum.step, rule)
 
 
-class AcceptedRequest(Protocol):
-    """A request that is noted in the ledger, and its one release.
-
-    Attributes:
-        drawn: how many samples were drawn so far; None before the first batch.
-        added: how many of their gradients were added.
-    """
-
-    drawn: int | None
-    added: int
-
-    def draw(self, count: int) -> NDArray[np.int64]:
-        """Draw a batch of ``count`` samples' places, once per step of the release."""
-
-    def add(self, rows: NDArray[Any]) -> None:
-        """Clip gradients of the samples that were drawn, one per row, and add them to the batch."""
-
-    def step(self) -> FloatVector | None:
-        """Return the randomised sum of this batch; None for the last, which is the release."""
-
-    def zero(self) -> bytes | None:
-        """Return the release of the zero update; None where it is made when the update comes."""
-
-    def release(self, update: Any) -> bytes:
-        """Return the framed release of an update; None, or one that cannot be sent, is zero."""
-
-
 def make_release(
     proposed: ProposedMechanism,
     clip: float,
@@ -588,40 +509,3 @@ class LocalAcceptedRequest:
             LOGGER.error("quietbit: encoding the zero update failed.", exc_info=error)
             raise Noted(CANNOT_MAKE) from error
         return payload
-
-
-_ACCEPTED: ContextVar[AcceptedRequest | None] = ContextVar("quietbit_accepted", default=None)
-# For apps in threads and processes of their own: at most one request, with its dimension.
-_SHARED: list[tuple[AcceptedRequest, int]] = []
-
-
-@contextmanager
-def serving(accepted: AcceptedRequest, *, dimension: int | None = None) -> Iterator[None]:
-    """Let the app that is called inside find its batch.
-
-    With the ``dimension``, it is found in all threads and child processes of this process.
-    """
-    token = _ACCEPTED.set(accepted)
-    shared = []
-    if dimension is not None:
-        shared.append((accepted, dimension))
-    _SHARED[:] = shared
-    try:
-        yield
-    finally:
-        _ACCEPTED.reset(token)
-        if shared == _SHARED:  # and not that of a later round, where this one's app was abandoned
-            _SHARED.clear()
-
-
-def shared() -> tuple[AcceptedRequest, int] | None:
-    """Return the request that all threads and child processes find, with its dimension."""
-    return next(iter(_SHARED), None)
-
-
-def served() -> AcceptedRequest | None:
-    """Return the request that this app is called for; None outside a round."""
-    accepted = _ACCEPTED.get()
-    if accepted is None and _SHARED:
-        accepted = _SHARED[0][0]
-    return accepted

@@ -14,10 +14,10 @@ Source   the steps are those of `quietbit.secagg.client`, their tables of `quiet
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, fields
 from enum import StrEnum, unique
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, final
 
 from attrs import field, frozen
@@ -64,8 +64,6 @@ __all__ = [
 
 MOST_ROUNDS = 2**32 - 1
 MOST_ID = 2**64 - 1
-# The fields that are the same in most rounds of a run, for one node: they are checked once.
-OF_RUN = ("run", "node", "client", "dimension", "epsilon", "delta", "adjacency", "unit", "clip")
 MOST_READ = 256  # mechanisms that a process caches: as many as a ledger holds
 # Characters. This bounds the work, too: the largest description took 0.3 s to build.
 MOST_DESCRIPTION = 2**18
@@ -125,6 +123,25 @@ class SumPart:
         return self.server == ServerModel.ACTIVE.value
 
 
+def _client(value: Any) -> int | None:
+    return None if value is None else check_int(value, "partition-id", 0)
+
+
+# How each number or word of a request is read.
+READERS: dict[str, Callable[[Any], Any]] = {
+    "run": partial(check_int, name="run", low=0, high=MOST_ID),
+    "round": partial(check_int, name="round", low=1, high=MOST_ROUNDS),
+    "node": partial(check_int, name="node", low=0, high=MOST_ID),
+    "client": _client,
+    "dimension": partial(check_int, name="dimension", low=1, high=MAX_DIMENSION),
+    "epsilon": partial(check_real, name="epsilon of the run"),
+    "delta": check_delta,
+    "adjacency": lambda value: Adjacency(value).value,
+    "unit": lambda value: Unit(value).value,
+    "clip": check_clip,
+}
+
+
 @final
 @dataclass(frozen=True, slots=True)
 class Request:
@@ -150,18 +167,11 @@ class Request:
 
     def __post_init__(self) -> None:
         """Refuse values of the wrong type or range."""
-        put = object.__setattr__
-        put(self, "round", check_int(self.round, "round", 1, MOST_ROUNDS))
         if not isinstance(self.mechanism, str) or len(self.mechanism) > MOST_DESCRIPTION:
             rule = f"text of at most {MOST_DESCRIPTION} characters"
             raise InvalidParameter.of("description of the mechanism", rule)
-        given = tuple(getattr(self, name) for name in OF_RUN)
-        try:
-            checked = _of_run(*given)
-        except TypeError:  # values that cannot be hashed are refused by name
-            checked = _of_run.__wrapped__(*given)
-        for name, value in zip(OF_RUN, checked, strict=True):
-            put(self, name, value)
+        for name, read in READERS.items():
+            object.__setattr__(self, name, read(getattr(self, name)))
 
     def proposed(self, allowed: tuple[str, ...] | None = None) -> ProposedMechanism:
         """Return the described mechanism, of a family that is ``allowed``; else refuse it."""
@@ -215,31 +225,6 @@ def _exactly(kind: type[Request | SumPart], values: Any) -> Mapping[str, Any]:
         name = "request" if kind is Request else "sum of the request"
         raise InvalidParameter.of(name, "an object with the fields " + ", ".join(names))
     return values
-
-
-@lru_cache(maxsize=64, typed=True)
-def _of_run(
-    run: Any,
-    node: Any,
-    client: Any,
-    dimension: Any,
-    epsilon: Any,
-    delta: Any,
-    adjacency: Any,
-    unit: Any,
-    clip: Any,
-) -> tuple[Any, ...]:
-    return (
-        check_int(run, "run", 0, MOST_ID),
-        check_int(node, "node", 0, MOST_ID),
-        None if client is None else check_int(client, "partition-id", 0),
-        check_int(dimension, "dimension", 1, MAX_DIMENSION),
-        check_real(epsilon, "epsilon of the run"),
-        check_delta(delta),
-        Adjacency(adjacency).value,
-        Unit(unit).value,
-        check_clip(clip),
-    )
 
 
 @lru_cache(maxsize=64)

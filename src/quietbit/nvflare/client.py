@@ -50,7 +50,8 @@ from quietbit.federation.part import Arrival
 from quietbit.federation.parts.replay import APP
 from quietbit.federation.plan import Plan
 from quietbit.federation.terms import PREFIX
-from quietbit.node.gate import Gate, LocalGate
+from quietbit.node.gate import LocalGate
+from quietbit.node.gatekeeper import Gate
 from quietbit.node.guard import AnswerTime
 from quietbit.node.policy import PolicyError, Simulation
 from quietbit.nvflare.patches import shut

@@ -28,10 +28,9 @@ from nvflare.apis.utils.task_utils import get_filters
 from quietbit._typing import FloatVector
 from quietbit.arrays import is_tensor
 from quietbit.errors import InvalidParameter, require, require_module
-from quietbit.federation.client import Turn, named_numbers, refusal
+from quietbit.federation.client import Turn, named_numbers, refusal, serving
 from quietbit.federation.layout import ModelLayout, named_arrays
 from quietbit.federation.messages import MOST_TRACEBACK, RECORD, UPDATE, crash_text
-from quietbit.node.gate import serving
 from quietbit.node.guard import AnswerTime
 from quietbit.node.refusal import Reason, Refusal
 

@@ -13,11 +13,11 @@ import pytest
 from federation.node.makers import DIMENSION, keeper, request
 from quietbit.errors import InvalidParameter
 from quietbit.federation.batch import dp_sgd_step
+from quietbit.federation.client import serving
 from quietbit.gradients import SampleGradients, sample_gradients
 from quietbit.mechanism.additive import Gaussian
 from quietbit.mechanism.ball import Ball, Norm
 from quietbit.mechanism.batch import PoissonBatch
-from quietbit.node.gate import serving
 from quietbit.wire.payload import Framed
 from quietbit.wire.uplink import Uplink
 

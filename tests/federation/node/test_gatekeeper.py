@@ -15,13 +15,12 @@ from quietbit.errors import InvalidParameter, QuietbitError
 from quietbit.kernel.client_rng import seeded_client_rng
 from quietbit.mechanism.additive import Gaussian
 from quietbit.mechanism.ball import Ball, Norm
-from quietbit.node import channel, gatekeeper, remote_release
+from quietbit.node import channel, gatekeeper
 from quietbit.node.channel import HEAD, MAGIC, receive, send
 from quietbit.node.gate import LocalGate
-from quietbit.node.gatekeeper import Gatekeeper, RemoteGate
+from quietbit.node.gatekeeper import Gatekeeper, RemoteAcceptedRequest, RemoteGate
 from quietbit.node.policy import PolicyError
 from quietbit.node.refusal import AnsweredBefore, BudgetSpent, NotAllowed, Noted, Unusable
-from quietbit.node.remote_release import RemoteAcceptedRequest
 from quietbit.wire.payload import Framed
 from quietbit.wire.uplink import Uplink
 from refusals import refuses
@@ -190,7 +189,7 @@ def test_no_more_is_read_than_an_update_or_a_piece_of_gradients(tmp_path):
         send(raw, {"ask": "release", "request": request().to_json()})
         assert receive(raw, 0, 60.0)[0] == {"accepted": True}
         raw.sendall(
-            HEAD.pack(MAGIC, 2, remote_release.PIECE + 1) + b"{}"
+            HEAD.pack(MAGIC, 2, gatekeeper.PIECE + 1) + b"{}"
         )  # refused by its head, before a byte of it
         assert receive(raw, 0, 60.0)[0]["refused"] == "unusable"
 
@@ -251,7 +250,7 @@ def test_the_places_of_a_late_apps_batch_are_never_taken_for_the_release():
 def test_an_answer_that_was_not_waited_for_ends_the_connection(monkeypatch):
     here, there = socket.socketpair()
     accepted = RemoteAcceptedRequest(here, DIMENSION)
-    monkeypatch.setattr(remote_release, "WAIT", 0.05)
+    monkeypatch.setattr(gatekeeper, "WAIT", 0.05)
     with pytest.raises(TimeoutError):
         accepted.draw(3)
     with contextlib.suppress(BrokenPipeError):
