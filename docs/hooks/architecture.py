@@ -37,8 +37,8 @@ class Stop(NamedTuple):
 CLIENT = (
     Stop(("flower/client.py",), "your app has trained: the array comes back"),
     Stop(("federation/client.py",), "parts change what is released, in reverse"),
-    Stop(("node/gate.py", "node/ledger.py"), "cost noted, before the app ran"),
-    Stop(("node/release.py",), "exactly one release, zero if the app failed"),
+    Stop(("node/budget.py", "node/ledger.py"), "cost noted, before the app ran"),
+    Stop(("node/gate.py",), "exactly one release, zero if the app failed"),
     Stop(("wire/uplink.py",), "send: one flat vector"),
     Stop(("mechanism/interpolated.py", "kernel/cpu.py"), "clipped, rotated, randomised"),
     Stop(("wire/payload.py",), "header, packed codes, checksums"),

@@ -326,7 +326,7 @@ class LedgerState:
         ``known`` is an earlier `mark`.
         """
         count = check_int(known.get("count", 0), "count", 0)
-        return count > self.count or (
+        return count > len(self.heads) or (
             count > 0 and self.heads[count - 1].hex() != known.get("head")
         )
 
@@ -410,7 +410,7 @@ class LedgerState:
 
     def take(self, line: str) -> None:
         """Add a line that was read, or is about to be written, to the totals."""
-        number = self.count + 1
+        number = len(self.heads) + 1
         try:
             entry = json.loads(line)
             if entry["previous"] != self.head.hex():

@@ -31,7 +31,7 @@ from quietbit.errors import (
 )
 from quietbit.kernel.base import MAX_DIMENSION
 from quietbit.mechanism.abilities import Batches, SharedRows, Summable
-from quietbit.mechanism.ball import check_clip
+from quietbit.mechanism.ball import LEAST_CLIP, MOST_CLIP
 from quietbit.mechanism.base import Mechanism
 from quietbit.mechanism.registry import (
     build,
@@ -46,7 +46,7 @@ from quietbit.node.kinds import EVALUATIONS, RESPONSE, text_of
 from quietbit.node.refusal import NotAllowed
 from quietbit.privacy.cost import Cost
 from quietbit.secagg.plan import ServerModel, SumPlan, plan_of_round
-from quietbit.target import MOST_CLIENTS, Adjacency, Target, Trust, Unit, check_delta
+from quietbit.target import MOST_CLIENTS, Adjacency, Target, Trust, Unit
 from quietbit.wire.uplink import Uplink
 
 __all__ = [
@@ -135,10 +135,10 @@ READERS: dict[str, Callable[[Any], Any]] = {
     "client": _client,
     "dimension": partial(check_int, name="dimension", low=1, high=MAX_DIMENSION),
     "epsilon": partial(check_real, name="epsilon of the run"),
-    "delta": check_delta,
+    "delta": partial(check_real, name="delta", at_least=0.0, at_most=1.0),  # 1 is refused by `cap`
     "adjacency": lambda value: Adjacency(value).value,
     "unit": lambda value: Unit(value).value,
-    "clip": check_clip,
+    "clip": partial(check_real, name="clip", at_least=LEAST_CLIP, at_most=MOST_CLIP),
 }
 
 
