@@ -15,7 +15,7 @@ from typing import Any
 from quietbit.errors import InvalidParameter, require_module
 from quietbit.federation.client import served, shared
 from quietbit.gradients import Loss, SampleGradients, trainable
-from quietbit.node.gatekeeper import Accepted, BatchSocket, batch_of_parent
+from quietbit.node.gatekeeper import AcceptedRequest, BatchSocket, batch_of_parent
 
 __all__ = ["dp_sgd_step", "private_batch", "share_batches"]
 
@@ -26,7 +26,7 @@ def share_batches() -> BatchSocket:
     return BatchSocket(shared)
 
 
-def private_batch() -> Accepted:
+def private_batch() -> AcceptedRequest:
     """Return the batch of the app's round: call ``draw(count)``, then ``add(rows)``.
 
     ``rows`` are gradients of drawn samples, one row each, with the model's learnt arrays one after

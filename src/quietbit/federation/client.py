@@ -44,7 +44,7 @@ from quietbit.federation.plan import Plan, named_mechanisms
 from quietbit.federation.terms import Terms
 from quietbit.mechanism.registry import AUTO
 from quietbit.node.gate import LocalGate
-from quietbit.node.gatekeeper import Accepted, Gate, RemoteGate
+from quietbit.node.gatekeeper import AcceptedRequest, Gate, RemoteGate
 from quietbit.node.guard import AnswerTime
 from quietbit.node.ledger import FileLedger, StateLedger
 from quietbit.node.policy import Policy, PolicyError, Simulation
@@ -157,7 +157,7 @@ class Turn:
 
     names: tuple[str, ...]
     moment: AnswerTime
-    accepted: Accepted
+    accepted: AcceptedRequest
     parts: tuple[Part, ...]
     dimension: int
     zero: bytes | None = None  # the release that leaves where no other is made in time
@@ -408,13 +408,13 @@ class _StateRecord(MutableMapping[str, Any]):
         return len(self.state.get(self.name) or {})
 
 
-_ACCEPTED: ContextVar[Accepted | None] = ContextVar("quietbit_accepted", default=None)
+_ACCEPTED: ContextVar[AcceptedRequest | None] = ContextVar("quietbit_accepted", default=None)
 # For apps in threads and processes of their own: at most one request, with its dimension.
-_SHARED: list[tuple[Accepted, int]] = []
+_SHARED: list[tuple[AcceptedRequest, int]] = []
 
 
 @contextmanager
-def serving(accepted: Accepted, *, dimension: int | None = None) -> Iterator[None]:
+def serving(accepted: AcceptedRequest, *, dimension: int | None = None) -> Iterator[None]:
     """Let the app that is called inside find its batch.
 
     With the ``dimension``, it is found in all threads and child processes of this process.
@@ -432,12 +432,12 @@ def serving(accepted: Accepted, *, dimension: int | None = None) -> Iterator[Non
             _SHARED.clear()
 
 
-def shared() -> tuple[Accepted, int] | None:
+def shared() -> tuple[AcceptedRequest, int] | None:
     """Return the request that all threads and child processes find, with its dimension."""
     return next(iter(_SHARED), None)
 
 
-def served() -> Accepted | None:
+def served() -> AcceptedRequest | None:
     """Return the request that this app is called for; None outside a round."""
     accepted = _ACCEPTED.get()
     if accepted is None and _SHARED:

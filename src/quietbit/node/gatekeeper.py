@@ -64,7 +64,7 @@ from quietbit.node.stores import ModelFolder
 
 __all__ = [
     "PATIENCE",
-    "Accepted",
+    "AcceptedRequest",
     "BatchSocket",
     "Gate",
     "Gatekeeper",
@@ -346,7 +346,7 @@ class RemoteAcceptedRequest:
 
 Gate: TypeAlias = LocalGate | RemoteGate  # what holds policy, ledger and keys
 # A request that is noted, and its one release.
-Accepted: TypeAlias = LocalAcceptedRequest | RemoteAcceptedRequest
+AcceptedRequest: TypeAlias = LocalAcceptedRequest | RemoteAcceptedRequest
 
 
 @final
@@ -357,7 +357,7 @@ class BatchSocket:
     process's user can open the socket.
     """
 
-    def __init__(self, current: Callable[[], tuple[Accepted, int] | None]) -> None:
+    def __init__(self, current: Callable[[], tuple[AcceptedRequest, int] | None]) -> None:
         """Listen from now on, and name the socket to all processes that this one starts."""
         self._current = current
         folder = Path(tempfile.mkdtemp(prefix="quietbit-"))
@@ -393,7 +393,7 @@ def batch_of_parent() -> RemoteAcceptedRequest | None:
 
 
 def serve_batches(
-    connection: socket.socket, accepted: Accepted, dimension: int, seconds: float
+    connection: socket.socket, accepted: AcceptedRequest, dimension: int, seconds: float
 ) -> bytes:
     """Serve batches for ``seconds`` at most, until another message comes; return its data."""
     ends = time.monotonic() + seconds

@@ -63,7 +63,6 @@ def plain(before, stayed, number=1, config=ACTIVE):
     [
         {},
         {"identity": [102]},
-        {"keys": [101]},
         {"shares": [104]},
         {"vector": [103]},
         {"confirm": [105]},

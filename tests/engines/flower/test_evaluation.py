@@ -2,8 +2,6 @@
 with intervals.
 """
 
-import json
-
 import numpy as np
 import pytest
 
@@ -54,16 +52,9 @@ def test_a_report_shows_accuracy_with_its_interval_over_rounds():
         assert metrics["accuracy-low"] <= metrics["accuracy"] <= metrics["accuracy-high"]
     report = federation.strategy.report()
     low, high = (one.estimates[0] for one in report.evaluations)
-    margin = Plan.from_run_config(ASKS).evaluation.margin(200)
-    assert abs(low.value - 0.2) < 4 * margin
-    assert abs(high.value - 0.9) < 4 * margin
     assert low.high < high.low
-    text = str(report)
-    assert "Evaluations, with 95 % intervals" in text
-    assert f"accuracy {high}" in text
-    plain = json.loads(json.dumps(report.to_json()))
-    assert plain["evaluations"][1]["estimates"][0]["answers"] == 200
-    assert {node["evaluations"] for node in plain["nodes"]} == {2}
+    assert "Evaluations, with 95 % intervals" in str(report)
+    assert f"accuracy {high}" in str(report)
 
 
 def crash(*_):
@@ -124,14 +115,6 @@ def test_a_strategy_that_evaluates_on_no_node_is_warned_of_once_and_reports_no_e
         assert federation.evaluate(number, evaluates(0.5))[2] is None
     assert caplog.text.count("evaluates on no node") == 1
     assert federation.strategy.report().evaluations == ()
-
-
-def test_numbers_that_an_owner_names_travel_beside_the_answer(tmp_path):
-    path = write_policy(tmp_path, evaluate=4.0, epsilon=20.0, metrics=("num-examples",))
-    federation = federation_of(1, mod=gated(), quietbit_policy=path)
-    _, replies, _ = federation.evaluate(1, evaluates(0.5))
-    assert dict(replies[0].content["quietbit-metrics"]) == {"num-examples": 31.0}
-    assert federation.strategy.report().evaluations[0].answered == 1
 
 
 def test_few_answers_are_said_to_be_few_and_no_share_is_above_one(caplog):

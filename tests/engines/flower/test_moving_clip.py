@@ -1,6 +1,5 @@
 """A clip that moves through Flower by scouts: what is refused of them, and which numbers Flower keeps."""
 
-import numpy as np
 import pytest
 
 pytest.importorskip("flwr", reason="needs the flower extra")
@@ -38,14 +37,6 @@ def test_a_release_for_another_round_or_kind_is_refused(eager):
     last = federation.strategy.report().rounds[-1]
     assert (last.answered, last.scouted, last.refused) == (0, 0, 4)
     assert clips(federation.strategy)[1:] == [clips(federation.strategy)[1]]
-
-
-def test_a_fixed_clip_says_nothing_about_itself():
-    federation = Federation()
-    _, metrics = federation.strategy.aggregate_train(1, federation.ask(1, model()))
-    assert clips(federation.strategy) == [None]
-    assert "quietbit-clip" not in metrics
-    assert np.isfinite(metrics["quietbit-epsilon"])
 
 
 def test_a_clip_that_moves_is_among_the_numbers_of_a_round():

@@ -87,11 +87,6 @@ def test_json_and_table():
     assert max(map(len, text.splitlines()[:-2])) <= 100
 
 
-def test_it_is_saved_as_json(tmp_path):
-    report, _, _ = run()
-    assert json.loads(report.save(tmp_path / "report.json").read_text()) == report.to_json()
-
-
 def test_a_run_that_has_not_begun():
     be_the_server()
     report = PrivateStrategy(FedAvg(), CONFIG).report()

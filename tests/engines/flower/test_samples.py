@@ -203,20 +203,6 @@ def test_only_its_owner_learns_what_an_app_did_with_its_batch(tmp_path, client_l
     assert "quietbit: the app drew a batch and added no gradients" in client_log.text
 
 
-def test_a_batch_is_refused_in_a_run_that_protects_clients():
-    config = {key: value for key, value in CONFIG.items() if "samples" not in key}
-    refused = []
-
-    def train(message, _):
-        with pytest.raises(InvalidParameter) as refusal:
-            private_batch().draw(280)
-        refused.append(str(refusal.value))
-        return Message(RecordDict({"arrays": start()}), reply_to=message)
-
-    rounds(lambda k: context(101 + k, k, config), [train], config, 1)
-    assert "this one protects clients: set quietbit.samples.dataset-size" in refused[0]
-
-
 def test_batches_are_for_train_functions_alone():
     with pytest.raises(InvalidParameter, match="while an app trains"):
         private_batch()

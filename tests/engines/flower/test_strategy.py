@@ -17,7 +17,6 @@ from engines.flower.kit import (
     CONFIG,
     DIMENSION,
     NODES,
-    SIMULATED,
     Federation,
     HandGrid,
     app,
@@ -53,20 +52,6 @@ def numbers(strategy):
     return last.asked, last.answered, last.declined, last.refused
 
 
-def test_fedavg_moves_by_the_plain_mean():
-    federation, old = Federation(), model()
-    replies = federation.ask(1, old)
-    mean = Uplink(MECHANISM).receive([payload(reply) for reply in replies])
-    found, metrics = federation.strategy.aggregate_train(1, replies)
-    expected = (vector(old) - mean).astype(np.float32)
-    assert np.array_equal(vector(found), expected.astype(np.float64))
-    assert list(found) == list(old)
-    assert {array.dtype for array in found.values()} == {"float32"}
-    assert metrics["quietbit-answered"] == 4
-    assert "train_loss" not in metrics
-    assert "num-examples" not in metrics
-
-
 def test_fedadam_takes_the_mean_as_its_gradient():
     federation = Federation(FedAdam(eta=0.1, beta_1=0.9, beta_2=0.99, tau=1e-3))
     arrays, w, m, s = model(), vector(model()), 0.0, 0.0
@@ -90,31 +75,6 @@ def test_an_unaware_strategy_fails_and_averages_nothing():
     mod = simulated(gated(simulation=Simulation(seed=7, metrics=("num-examples",))))
     with pytest.raises(InconsistentMessageReplies, match="exactly one ArrayRecord"):
         FedAvg().aggregate_train(1, Federation(mod=mod).ask(1, model()))
-
-
-BAD = {
-    "weights": {"arrays": model(9), "metrics": MetricRecord({"num-examples": 1})},
-    "two records": {"quietbit": ConfigRecord({"release": b"", "more": 1})},
-    "nothing": {},
-    "an array": {"quietbit": ArrayRecord({"release": Array(np.zeros(3))})},
-    "no release": {"quietbit": ConfigRecord({"release": bytes(100)})},
-}
-
-
-@pytest.mark.parametrize("kind", BAD)
-def test_a_bad_reply_is_refused_with_a_reason_and_the_round_goes_on(kind):
-    federation, old = Federation(), model()
-    replies = sorted(federation.ask(1, old), key=lambda reply: reply.metadata.src_node_id)
-    mean = Uplink(MECHANISM).receive([payload(reply) for reply in replies[1:]])
-    replies[0].content = RecordDict(dict(BAD[kind]))
-    found, _ = federation.strategy.aggregate_train(1, replies)
-    assert np.array_equal(vector(found), (vector(old) - mean).astype(np.float32))
-    report = federation.strategy.report()
-    assert numbers(federation.strategy) == (4, 3, 0, 1)
-    assert len(report.rounds[0].sentences()) == 1
-    assert report.rounds[0].sentences()[0].startswith("node 11 sent ")
-    node = report.nodes[0]
-    assert (node.node, node.asked, node.answered, node.refused, node.releases) == (11, 1, 0, 1, 1)
 
 
 def test_a_round_without_a_release_is_skipped():
@@ -351,17 +311,6 @@ def test_settings_that_do_not_fit_are_told_before_the_first_round(config, rounds
     assert [record.levelno for record in fitting] == [logging.WARNING]
 
 
-def test_a_fitting_run_is_not_warned(caplog):
-    fitting = {"quietbit.mechanism": "gaussian", "quietbit.epsilon": 5000.0}
-    start(Federation(config=CONFIG | fitting), caplog, rounds=4)
-    assert "useful: " in caplog.text
-    assert not [
-        r
-        for r in caplog.records
-        if r.levelno >= logging.WARNING and "evaluations" not in r.getMessage()
-    ]
-
-
 def test_a_model_that_cannot_be_learnt_is_refused_before_anybody_is_asked(caplog):
     class Nobody(HandGrid):
         def get_node_ids(self):
@@ -406,21 +355,6 @@ def test_counters_among_arrays_without_names_are_warned_of(caplog):
     assert "numbers for names" not in caplog.text
 
 
-def test_apps_that_crash_in_a_simulation_are_counted_and_the_first_is_shown(caplog):
-    def crashes(message, context):
-        raise RuntimeError("no such file: images.npz")
-
-    federation = Federation(mod=lambda message, place, _: SIMULATED(message, place, crashes))
-    start(federation, caplog, rounds=1)
-    (entry,) = federation.strategy.report().rounds
-    assert (entry.answered, entry.crashed) == (4, 4)
-    assert "the apps of 4 simulated nodes crashed" in caplog.text
-    assert caplog.text.count("in crashes\n") >= 1
-    assert "4 apps crashed" in str(federation.strategy.report())
-    with pytest.raises(QuietbitError, match="rounds 1 and 2"):
-        start(Federation(mod=federation.mod), caplog, rounds=5)
-
-
 def test_a_step_that_would_spoil_the_model_is_not_taken(caplog):
     class Diverges(FedAvg):
         def aggregate_train(self, server_round, replies):
@@ -446,10 +380,3 @@ def test_a_step_that_would_spoil_the_model_is_not_taken(caplog):
     result = start(federation, caplog, rounds=1, initial=half)
     assert np.isfinite(vector(result.arrays)).all()
     assert federation.strategy.report().rounds[0].skipped
-
-
-def test_an_empty_cohort_is_skipped():
-    federation = Federation(FedAvg(fraction_train=0.0))
-    assert federation.ask(1, model()) == []
-    assert np.array_equal(vector(federation.strategy.aggregate_train(1, [])[0]), vector(model()))
-    assert federation.strategy.report().guarantee.epsilon_upper == 0.0

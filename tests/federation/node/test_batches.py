@@ -191,6 +191,11 @@ def test_several_steps_are_one_release_and_the_gate_adds_them_up(tmp_path, remot
     assert found[:2].min() > 0.04  # more than 3 of 40 coins, twice: but for 2e-8
 
 
+def test_a_batch_is_refused_in_a_run_that_protects_clients(tmp_path):
+    with pytest.raises(InvalidParameter, match="this one protects clients"):
+        keeper(tmp_path).accept(request()).draw(280)
+
+
 def test_steps_beyond_the_budget_are_refused_before_anything_is_drawn(tmp_path):
     held = keeper(tmp_path, **{**RULES, "epsilon": 0.6})
     with pytest.raises(BudgetSpent):

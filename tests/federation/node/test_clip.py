@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from federation.node.makers import DIMENSION, MECHANISM, books, forbids, keeper, request
+from federation.node.makers import DIMENSION, MECHANISM, books, keeper, request
 from quietbit import InvalidParameter
 from quietbit.federation.client import read_request
 from quietbit.federation.messages import RECORD, NodeName, request_record
@@ -28,16 +28,6 @@ GIVEN: dict[str, Any] = {
 def test_what_is_no_clip_is_refused_when_the_request_is_read(clip: Any) -> None:
     with refuses("clip"):
         request(clip=clip)
-
-
-@pytest.mark.parametrize("clip", [2.0000001, 1e27])
-def test_a_clip_beyond_the_policy_is_refused_and_not_noted(tmp_path, clip: float) -> None:
-    node = keeper(tmp_path)
-    with forbids("largest-clip"):
-        node.accept(request(clip=clip))
-    assert books(tmp_path).releases == 0
-    node.accept(request(clip=2))
-    assert books(tmp_path).releases == 1
 
 
 def test_a_radius_in_the_description_is_no_way_around_the_policy(tmp_path) -> None:

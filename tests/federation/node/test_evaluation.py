@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from dataclasses import replace
 
 import numpy as np
@@ -18,7 +17,6 @@ from quietbit.mechanism.response import RandomisedResponse
 from quietbit.mechanism.scouts import Scouted
 from quietbit.node.budget import account_of, epsilon_spent
 from quietbit.node.gate import LocalGate
-from quietbit.node.gatekeeper import Gatekeeper, RemoteGate
 from quietbit.node.ledger import FileLedger
 from quietbit.node.refusal import AnsweredBefore, BudgetSpent, NotAllowed
 from quietbit.node.request import Step, SumPart
@@ -26,7 +24,6 @@ from quietbit.node.sender import PrivateSender
 from quietbit.privacy.account import Account
 from quietbit.privacy.cost import Cost
 from quietbit.target import Target
-from quietbit.wire.payload import Framed
 from refusals import refuses
 
 ANSWER = RandomisedResponse.within(0.5, 2, "replace-one")
@@ -217,22 +214,6 @@ def test_a_server_that_mixes_requests_never_gets_more_than_the_cap(tmp_path, eva
         <= epsilon_spent(books(tmp_path), CAP, policy(tmp_path, evaluate=evaluate))
         <= 8.0
     )
-
-
-def test_a_gatekeeper_answers_evaluations_within_the_same_policy(tmp_path):
-    held = keeper(tmp_path, evaluate=0.6)
-    gate = Gatekeeper(held, tmp_path / "gate")
-    thread = threading.Thread(target=gate.serve)
-    thread.start()
-    try:
-        remote = RemoteGate(tmp_path / "gate")
-        data = remote.accept(asked(1)).release(RIGHT)
-        assert Uplink(ANSWER).collect([Framed.from_bytes(data).payload]).count == 1
-        with pytest.raises(BudgetSpent):
-            remote.accept(asked(2))
-    finally:
-        gate.stop()
-        thread.join(10)
 
 
 def test_where_sums_are_allowed_answers_count_under_both_caps(tmp_path):

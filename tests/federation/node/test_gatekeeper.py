@@ -44,17 +44,6 @@ def serving(folder, **changes):
         assert not (folder / "gate").exists()
 
 
-def test_a_release_through_the_socket_is_the_one_of_the_process(tmp_path):
-    with serving(tmp_path, seed=5, metrics=["loss"]) as remote:
-        assert remote.rules.metrics == ("loss",)
-        accepted = remote.accept(request(2, client=1))
-        assert books(tmp_path).releases == 1  # before the app trains
-        data = accepted.release([UPDATE[:40], UPDATE[40:]])
-    framed = Framed.from_bytes(data)
-    assert (framed.run, framed.round, framed.node) == (7, 2, 11)
-    assert bytes(framed.payload) == Uplink(MECHANISM).send(UPDATE, seeded_client_rng(5)(1, 1))
-
-
 def test_the_app_is_told_where_its_owner_keeps_models(tmp_path):
     """Behind a gatekeeper the folder was once forgotten, and a restarted node lost its model."""
     with serving(tmp_path, models=str(tmp_path / "models")) as remote:

@@ -194,52 +194,32 @@ def test_a_running_process_notices_a_changed_history_as_a_new_one_does(ledger, t
             found.update(release)
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        "count",
-        "taken out",
-        "moved",
-        "cut",
-        "emptied",
-        "not ours",
-        "other kind",
-        "twice",
-        "other ledger",
-        "no list",
-        "NaN",
-    ],
-)
+CHANGES = {
+    "a space": lambda old: [old[0], old[1] + " ", *old[2:]],
+    "taken out": lambda old: [*old[:4], *old[5:]],
+    "moved": lambda old: [*old[:3], old[4], old[3], *old[5:]],
+    "cut": lambda old: old[:-1],
+    "emptied": lambda old: [],
+    "twice": lambda old: [*old, old[-1]],
+    "not ours": lambda old: ["hello", *old[1:]],
+    "no list": lambda old: ["[]", *old[1:]],
+    "NaN": lambda old: [*old[:2], old[2].replace('"rdp":[', '"rdp":[NaN,'), *old[3:]],
+    "other kind": lambda old: [*old[:-1], old[-1].replace('"kind":"release"', '"kind":"gift"')],
+}
+
+
+@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
 def test_a_changed_ledger_is_refused(ledger, tmp_path, change):
-    old = lines(tmp_path)
-    if change == "count":
-        new = [old[0], old[1].replace('"kind":"mechanism"', '"kind":"mechanism" '), *old[2:]]
-    elif change == "taken out":
-        new = [*old[:4], *old[5:]]
-    elif change == "moved":
-        new = [*old[:3], old[4], old[3], *old[5:]]
-    elif change == "cut":
-        new = old[:-1]
-    elif change == "emptied":
-        new = []
-    elif change == "twice":
-        new = [*old, old[-1]]
-    elif change == "not ours":
-        new = ["hello", *old[1:]]
-    elif change == "no list":
-        new = ["[]", *old[1:]]
-    elif change == "NaN":
-        new = [*old[:2], old[2].replace('"rdp":[', '"rdp":[NaN,'), *old[3:]]
-    elif change == "other kind":
-        new = [*old[:-1], old[-1].replace('"kind":"release"', '"kind":"gift"')]
-    else:
-        other = FileLedger.create(tmp_path / "ledger2", tmp_path / "counter2")
-        for _ in range(3):
-            other.update(release)
-        assert other.read().releases == 3
-        os.replace(tmp_path / "ledger2", tmp_path / "ledger")
-        new = lines(tmp_path)
-    rewrite(tmp_path, new)
+    rewrite(tmp_path, change(lines(tmp_path)))
+    with pytest.raises(LedgerError):
+        again(tmp_path).update(release)
+
+
+def test_another_ledger_in_its_place_is_refused(ledger, tmp_path):
+    other = FileLedger.create(tmp_path / "ledger2", tmp_path / "counter2")
+    for _ in range(3):
+        other.update(release)
+    os.replace(tmp_path / "ledger2", tmp_path / "ledger")
     with pytest.raises(LedgerError):
         again(tmp_path).update(release)
 
