@@ -3,33 +3,51 @@
 Idea     an inner strategy sees one reply per round, which stands for the private mean, of weight 1.
          Strategies that compare or reweight single clients have nothing to compare, and are
          refused. What a strategy logs of weights and of the number of replies is then not so, and
-         is left out of the log.
+         is left out of the log. Flower's result shows the counts, bytes and cost of every round,
+         and the estimates of every private evaluation, under names of their own beside the inner
+         strategy's metrics.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from logging import WARNING, LogRecord, getLogger
+from typing import TypeAlias
 
 import numpy as np
-from flwr.app import Array, ArrayRecord, Message, MessageType, MetricRecord, RecordDict
+from flwr.app import (
+    Array,
+    ArrayRecord,
+    Message,
+    MessageType,
+    MetricRecord,
+    MetricRecordValues,
+    RecordDict,
+)
 from flwr.serverapp.strategy import FedAvg, FedAvgM, Strategy
 from flwr.supercore import log
 
 from quietbit.errors import require
 from quietbit.federation.part import Model
+from quietbit.federation.parts.evaluation import EvaluationReport
 from quietbit.federation.plan import Plan
+from quietbit.federation.record import RoundReport
 from quietbit.wire.downlink import ServerStep
 
 __all__ = [
+    "EPSILON",
     "SINGLE",
+    "Evaluate",
     "aggregate_mean",
     "aggregate_numbers",
     "as_before",
     "check_inner",
+    "estimate_metrics",
     "group_by_names",
+    "round_metrics",
     "server_step",
+    "with_scores",
     "without_untrue",
 ]
 
@@ -151,3 +169,53 @@ def without_untrue() -> Iterator[None]:
 
 def _weight_key(inner: Strategy) -> str:
     return str(getattr(inner, "weighted_by_key", "num-examples"))
+
+
+COUNTS = ("asked", "answered", "declined", "failed", "refused")  # of a round
+EPSILON = "quietbit-epsilon"  # what the run has cost the worst client so far
+Evaluate: TypeAlias = Callable[[int, ArrayRecord], MetricRecord | None]
+
+
+def round_metrics(plan: Plan, outcome: RoundReport) -> dict[str, MetricRecordValues]:
+    """Return the metrics of a round."""
+    numbers: dict[str, MetricRecordValues] = {}
+    for section in plan.sections:
+        for name in section.columns:
+            numbers[f"quietbit-{name}"] = getattr(outcome, name)
+    numbers["quietbit-uplink-bytes"] = outcome.uplink
+    numbers["quietbit-downlink-bytes"] = outcome.downlink
+    for name in COUNTS:
+        numbers[f"quietbit-{name}"] = getattr(outcome, name)
+    if outcome.epsilon_upper is not None:
+        numbers[EPSILON] = outcome.epsilon_upper
+    return numbers
+
+
+def estimate_metrics(
+    report: EvaluationReport, epsilon_upper: float | None
+) -> dict[str, MetricRecordValues]:
+    """Return the estimates of an evaluation with their intervals, and the cost so far."""
+    metrics: dict[str, MetricRecordValues] = {}
+    if report.estimates:
+        for suffix, name in (("", "value"), ("-low", "low"), ("-high", "high")):
+            values = [getattr(estimate, name) for estimate in report.estimates]
+            metrics[f"{report.metric}{suffix}"] = values[0] if len(values) == 1 else values
+    if epsilon_upper is not None:
+        metrics[EPSILON] = epsilon_upper
+    return metrics
+
+
+def with_scores(evaluate: Evaluate, scores: list[dict[str, float]]) -> Evaluate:
+    """Return the server's own evaluation, whose numbers are added to ``scores``."""
+
+    def score(number: int, arrays: ArrayRecord) -> MetricRecord | None:
+        metrics = evaluate(number, arrays)
+        numbers: dict[str, float] = {"round": number}
+        for name, value in (metrics or {}).items():
+            if isinstance(value, int | float):
+                numbers[name] = float(value)
+        if len(numbers) > 1:
+            scores.append(numbers)
+        return metrics
+
+    return score

@@ -44,20 +44,18 @@ from quietbit.federation.report import Report
 from quietbit.federation.round import Round
 from quietbit.federation.server import Run
 from quietbit.flower.inner import (
+    EPSILON,
+    Evaluate,
     aggregate_mean,
     aggregate_numbers,
     as_before,
     check_inner,
-    group_by_names,
-    server_step,
-    without_untrue,
-)
-from quietbit.flower.metrics import (
-    EPSILON,
-    Evaluate,
     estimate_metrics,
+    group_by_names,
     round_metrics,
+    server_step,
     with_scores,
+    without_untrue,
 )
 from quietbit.flower.stragglers import HurriedGrid
 from quietbit.flower.transport import GridTransport, address, reply_of, wire_sizes

@@ -23,19 +23,34 @@ from quietbit.node.kinds import RESPONSE
 from quietbit.node.ledger import LedgerError, LedgerState
 from quietbit.node.policy import Rules
 from quietbit.node.refusal import BudgetSpent
-from quietbit.node.request import ProposedMechanism, Request
+from quietbit.node.request import ProposedMechanism, Request, noted_run
 from quietbit.privacy.account import Account
 from quietbit.privacy.cost import Cost
 from quietbit.privacy.release import Divergence
 from quietbit.privacy.rounding import round_up
 from quietbit.target import Target, Trust
 
-__all__ = ["ANSWERS", "Budget", "account_of", "epsilon_spent"]
+__all__ = ["ANSWERS", "Budget", "Proposal", "account_of", "epsilon_spent"]
 
 ANSWERS = "RandomisedResponse"  # the kind of answers to evaluations, in a ledger's descriptions
 PACKAGE = "quietbit."  # only costs of this package's code are saved: see `cost_version`
 MOST_COSTS = 4096
 _COSTS: dict[tuple[object, ...], Cost] = {}
+
+
+@final
+@frozen(eq=False)
+class Proposal:
+    """The release that a request asks for: its mechanism, and k."""
+
+    request: Request
+    mechanism: ProposedMechanism
+    honest: int
+
+    @property
+    def run(self) -> str:
+        """The name that its run is noted by."""
+        return noted_run(self.request.run, self.mechanism.family)
 
 
 @final
@@ -46,35 +61,34 @@ class Budget:
     rules: Rules
     saved: SavedCosts | None = None
 
-    def check_cost(self, request: Request, proposed: ProposedMechanism, honest: int) -> None:
+    def check_cost(self, proposal: Proposal) -> None:
         """Refuse a release that has no cost under one of the caps; the ledger is not read."""
-        self._cost(proposed, request.cap, honest, 0.0)
+        self._cost(proposal, proposal.request.cap, 0.0)
         for cap in self.rules.caps:
-            self._cost(proposed, cap, honest, self.rules.least_epsilon)
+            self._cost(proposal, cap, self.rules.least_epsilon)
 
-    def check(
-        self, state: LedgerState, request: Request, proposed: ProposedMechanism, honest: int
-    ) -> None:
+    def check(self, state: LedgerState, proposal: Proposal) -> None:
         """Raise `BudgetSpent` unless the run's cap and the owner's caps hold after the release."""
-        run = str(request.run)
-        cap = request.cap
-        kind = ANSWERS if proposed.family == RESPONSE else None
+        run = str(proposal.request.run)
+        cap = proposal.request.cap
+        honest = proposal.honest
+        kind = ANSWERS if proposal.mechanism.family == RESPONSE else None
         account = partial(account_of, state, cap, honest, kind=kind, run=run, saved=self.saved)
-        _check_after(self._cost(proposed, cap, honest, 0.0), account, f"run {run}")
+        _check_after(self._cost(proposal, cap, 0.0), account, f"run {run}")
         floor = self.rules.least_epsilon
         account = partial(account_of, state, data_set=self.rules.data_set, saved=self.saved)
         for owners in self.rules.caps:
             # A request carries the run's cap on updates or that on evaluations; the owner's cap is
             # divided here.
             cap = self._share(state, owners, kind == ANSWERS)
-            cost = self._cost(proposed, cap, honest, floor)
+            cost = self._cost(proposal, cap, floor)
             of_cap = partial(account, cap, honest, floor, kind=kind)
             _check_after(cost, of_cap, "this node", of_node=True)
 
-    def _cost(self, proposed: ProposedMechanism, cap: Target, honest: int, floor: float) -> Cost:
+    def _cost(self, proposal: Proposal, cap: Target, floor: float) -> Cost:
         """Return the cost of the release under a cap; sums are hidden among honest clients."""
-        clients = honest if cap.trust is Trust.SECURE_AGGREGATION else 0
-        return _release_cost(proposed, cap, clients, floor, self.saved)
+        clients = proposal.honest if cap.trust is Trust.SECURE_AGGREGATION else 0
+        return _release_cost(proposal.mechanism, cap, clients, floor, self.saved)
 
     def _share(self, state: LedgerState, cap: Target, evaluates: bool) -> Target:
         """Return the part of an owner's cap that evaluations have, or the part that updates have.

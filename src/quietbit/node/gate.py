@@ -18,7 +18,8 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, MutableMapping
+from collections.abc import Callable, Iterator, MutableMapping
+from contextlib import contextmanager
 from functools import cached_property, partial
 from typing import Any, final
 
@@ -33,7 +34,7 @@ from quietbit.mechanism.abilities import summable
 from quietbit.mechanism.base import Batch, Mechanism
 from quietbit.mechanism.batch import draw_batch
 from quietbit.mechanism.registry import identity_of
-from quietbit.node.budget import Budget
+from quietbit.node.budget import Budget, Proposal
 from quietbit.node.costs import SavedCosts, costs_beside
 from quietbit.node.kinds import RESPONSE, SCOUT
 from quietbit.node.ledger import (
@@ -53,7 +54,6 @@ from quietbit.node.request import (
     ProposedMechanism,
     Request,
     Step,
-    noted_run,
     run_name,
     uplink_of,
 )
@@ -64,7 +64,6 @@ from quietbit.wire.uplink import Uplink
 __all__ = [
     "LocalAcceptedRequest",
     "LocalGate",
-    "Proposal",
     "make_release",
     "propose",
 ]
@@ -94,20 +93,14 @@ class LocalGate:
 
         This comes before models are stored.
         """
-        try:
+        with self._noting(request):
             self.rules.check_request(str(request.run), request.dimension)
             return request.proposed(self.rules.mechanisms)
-        except Exception as error:
-            self.note_refusal(request, error)
-            raise
 
     def accept(self, request: Request) -> LocalAcceptedRequest:
         """Check a request and note its release; raise a `QuietbitError` where it is refused."""
-        try:
+        with self._noting(request):
             accepted = self._accept(request)
-        except Exception as error:
-            self.note_refusal(request, error)
-            raise
         self._say(logging.INFO, request, "accepted")
         return accepted
 
@@ -128,18 +121,15 @@ class LocalGate:
             seed_round += MOST_ROUNDS
         new_rng = partial(self.rules.rng, seed_round, request.client)
         rng = new_rng()
-        self._note_release(request, proposal)
+        self._note_release(proposal)
         return LocalAcceptedRequest(
             request, proposal.mechanism, rng, step, new_rng, self.rules.samples
         )
 
     def step(self, request: Request) -> bytes:
         """Answer a step of a masked sum that needs no training, noted in the ledger first."""
-        try:
+        with self._noting(request):
             return self._step(request)
-        except Exception as error:
-            self.note_refusal(request, error)
-            raise
 
     def _step(self, request: Request) -> bytes:
         part = request.part
@@ -154,7 +144,7 @@ class LocalGate:
         mechanism = summable(proposal.mechanism.mechanism)
         step = SumStep(request, mechanism, self.secrets, self.rules)
         if part.step == Step.KEYS:  # other clients need not wait for one without budget
-            self._check_newest(request, proposal)
+            self._check_newest(proposal)
         place = STEPS.index(part.step) + 1
         return step.answer(
             lambda: self.ledger.update(
@@ -166,6 +156,15 @@ class LocalGate:
         """Delete the secrets of a run's sum, if there are any: the node has left it."""
         if str(run) in self.secrets:
             del self.secrets[str(run)]
+
+    @contextmanager
+    def _noting(self, request: Request) -> Iterator[None]:
+        """Note a refusal of the request for the owner, and raise it on."""
+        try:
+            yield
+        except Exception as error:
+            self.note_refusal(request, error)
+            raise
 
     def note_refusal(self, request: Request | None, error: Exception) -> None:
         """Write the owner's reason for a refusal to both logs, once per error."""
@@ -201,24 +200,24 @@ class LocalGate:
 
     def _propose(self, request: Request) -> Proposal:
         proposal = propose(request, self.rules)
-        self._budget.check_cost(request, proposal.mechanism, proposal.honest)
+        self._budget.check_cost(proposal)
         return proposal
 
-    def _note_release(self, request: Request, proposal: Proposal) -> None:
+    def _note_release(self, proposal: Proposal) -> None:
         """Check the ledger and note the release; accounts are computed before it is locked."""
         checked = b""
         if self.ledger.path is not None:
-            checked = self._check_newest(request, proposal).head
+            checked = self._check_newest(proposal).head
 
         def lines(state: LedgerState) -> list[Entry]:
             if state.head != checked:  # another process wrote to it, or it is not a file
-                self._check_ledger(state, request, proposal)
+                self._check_ledger(state, proposal)
             mechanism = proposal.mechanism
             release = release_line(
                 mechanism.identity,
                 proposal.honest,
                 proposal.run,
-                request.round,
+                proposal.request.round,
                 self.rules.data_set,
             )
             if mechanism.identity in state.mechanisms:
@@ -227,16 +226,16 @@ class LocalGate:
 
         self.ledger.update(lines)
 
-    def _check_ledger(self, state: LedgerState, request: Request, proposal: Proposal) -> None:
+    def _check_ledger(self, state: LedgerState, proposal: Proposal) -> None:
         """Refuse a release beyond a count or a budget; servers learn neither which nor how much."""
         now = Moment.now()
         run = proposal.run
         try:
-            state.check_round(run, request.round)
+            state.check_round(run, proposal.request.round)
             state.check_mechanism(proposal.mechanism.identity, run, now)
             self.rules.check_counts(state.releases + 1, state.last_day(now) + 1)
             self._check_refusals(state, run, now)
-            self._budget.check(state, request, proposal.mechanism, proposal.honest)
+            self._budget.check(state, proposal)
         except BudgetSpent as error:
             if error.of_node:
                 error.refused_run = f"{run} {self.rules.mark}"
@@ -244,11 +243,11 @@ class LocalGate:
         except InvalidParameter as error:  # its sentence may depend on the ledger
             raise Unusable(str(error)) from error
 
-    def _check_newest(self, request: Request, proposal: Proposal) -> LedgerState:
+    def _check_newest(self, proposal: Proposal) -> LedgerState:
         """Check the ledger as it is now, and save the costs that this takes; return its totals."""
         state = self.ledger.read()
         try:
-            self._check_ledger(state, request, proposal)
+            self._check_ledger(state, proposal)
         finally:
             if self._saved_costs is not None and self._saved_costs.new:
                 self._saved_costs.save()
@@ -286,16 +285,6 @@ def _name(request: Request | None) -> tuple[str, int]:
     return str(request.run), request.round
 
 
-@final
-@frozen(eq=False)
-class Proposal:
-    """The release that a request asks for: its mechanism, k, and the name its run is noted by."""
-
-    mechanism: ProposedMechanism
-    honest: int
-    run: str
-
-
 def propose(request: Request, rules: Rules) -> Proposal:
     """Return the release that a request asks for, without reading the ledger.
 
@@ -322,7 +311,7 @@ def propose(request: Request, rules: Rules) -> Proposal:
         rule = f"one that is the turn of node {request.node} in round {request.round}"
         require(is_turn, "mechanism", proposed.family, rule)
     rules.check(proposed.family, request.clip, proposed.sampling_rate)
-    return Proposal(proposed, honest, noted_run(request.run, proposed.family))
+    return Proposal(request, proposed, honest)
 
 
 def _check_rows_of_round(proposed: ProposedMechanism, request: Request) -> None:

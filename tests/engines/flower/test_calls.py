@@ -32,7 +32,7 @@ def sends(walk):
     return found
 
 
-@pytest.mark.parametrize(("owned", "releases", "calls"), [(True, 2, 413), (False, 1, 252)])
+@pytest.mark.parametrize(("owned", "releases", "calls"), [(True, 2, 420), (False, 1, 258)])
 def test_a_message_takes_few_calls(owned, releases, calls, tmp_path):
     """731 calls in 35 files before plan, policy, ledger and uplink were kept; a node with an owner
     makes zero, too.
