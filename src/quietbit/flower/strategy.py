@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from logging import INFO, WARNING
-from typing import Any, final
+from typing import Any, cast, final
 
 import numpy as np
 from flwr.app import (
@@ -57,8 +57,7 @@ from quietbit.flower.inner import (
     with_scores,
     without_untrue,
 )
-from quietbit.flower.stragglers import HurriedGrid
-from quietbit.flower.transport import GridTransport, address, reply_of, wire_sizes
+from quietbit.flower.transport import GridTransport, HurriedGrid, address, reply_of, wire_sizes
 from quietbit.secagg.identity import MemberList
 from quietbit.wire.downlink import Diverged
 
@@ -148,7 +147,7 @@ class PrivateStrategy(Strategy):
         if evaluate_fn is not None:
             evaluate_fn = with_scores(evaluate_fn, self._scores)
         if self.settings.stragglers is not None:
-            grid = HurriedGrid(grid, self.settings.stragglers)
+            grid = cast(Grid, HurriedGrid(grid, self.settings.stragglers))
         options = (num_rounds, timeout, train_config, evaluate_config, evaluate_fn)
         result = super().start(grid, initial_arrays, *options)
         if not result.arrays:  # no round changed it

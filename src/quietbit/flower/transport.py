@@ -2,17 +2,30 @@
 
 Idea     a request's records become records of a message, beside those of the inner strategy.
          Messages that hold the same share one content, so that a model is in memory once, however
-         many nodes it goes to.
+         many nodes it goes to. Where the plan has stragglers, a grid stands before the real one
+         that ends a training round as soon as the plan allows (`HurriedGrid`): what comes later is
+         not looked for. It was noted by its node, is counted by the server, and is in no mean.
 """
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable, Iterable
 from copy import copy
 from typing import Any, final
 
 import numpy as np
-from attrs import frozen
-from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, MetricRecord, RecordDict
+from attrs import define, frozen
+from flwr.app import (
+    Array,
+    ArrayRecord,
+    ConfigRecord,
+    Error,
+    Message,
+    MessageType,
+    MetricRecord,
+    RecordDict,
+)
 from flwr.common.constant import ErrorCode
 from flwr.serverapp import Grid
 from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects
@@ -27,9 +40,18 @@ from quietbit.federation.messages import (
     numbers_of,
     of_gate,
 )
+from quietbit.federation.parts.stragglers import Stragglers
 from quietbit.federation.round import Round
 
-__all__ = ["GridTransport", "address", "is_unprotected", "numbers_in", "reply_of", "wire_sizes"]
+__all__ = [
+    "GridTransport",
+    "HurriedGrid",
+    "address",
+    "is_unprotected",
+    "numbers_in",
+    "reply_of",
+    "wire_sizes",
+]
 
 ERRORS = {code: name for name, code in vars(ErrorCode).items() if isinstance(code, int)}
 
@@ -184,3 +206,47 @@ def _record(name: str, value: Any) -> ConfigRecord | ArrayRecord:
     if any(isinstance(field, np.ndarray) for field in value.values()):
         return ArrayRecord({key: Array(array) for key, array in value.items()})
     return ConfigRecord(value)
+
+
+PAUSE = 0.1  # seconds before replies are pulled again
+
+
+@final
+@define(eq=False)
+class HurriedGrid:
+    """The grid ``inner``, whose training rounds end as ``stragglers`` says."""
+
+    inner: Grid
+    stragglers: Stragglers
+    sleep: Callable[[float], None] = time.sleep
+    clock: Callable[[], float] = time.monotonic
+
+    def __getattr__(self, name: str) -> Any:
+        """Return whatever else Flower looks up in a grid: it is the inner one's."""
+        return getattr(self.inner, name)
+
+    def send_and_receive(
+        self, messages: Iterable[Message], *, timeout: float | None = None
+    ) -> Iterable[Message]:
+        """Send requests; return enough replies, or those that came in time."""
+        requests = list(messages)
+        kinds = {request.metadata.message_type.partition(".")[0] for request in requests}
+        if kinds != {MessageType.TRAIN}:
+            return self.inner.send_and_receive(requests, timeout=timeout)
+        limit = self.stragglers.timeout
+        if timeout is not None:
+            limit = min(limit, timeout)
+        started = self.clock()
+        waiting = set(self.inner.push_messages(requests))
+        replies: list[Message] = []
+        while True:
+            for reply in self.inner.pull_messages(sorted(waiting)):
+                waiting.discard(reply.metadata.reply_to_message_id)
+                replies.append(reply)
+            # A node that declines does so at once: those who answer are waited for all the same.
+            answers = sum(not reply.has_error() for reply in replies)
+            if not waiting or answers >= self.stragglers.enough:
+                return replies
+            if self.clock() - started >= limit:
+                return replies
+            self.sleep(PAUSE)

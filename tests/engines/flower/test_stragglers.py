@@ -21,7 +21,7 @@ from engines.flower.kit import (
 )
 from quietbit.federation.parts.stragglers import Stragglers
 from quietbit.flower import PrivateStrategy
-from quietbit.flower.stragglers import PAUSE, HurriedGrid
+from quietbit.flower.transport import PAUSE, HurriedGrid
 from quietbit.wire.uplink import Uplink
 
 NODES = (11, 12, 13, 14, 15, 16)
