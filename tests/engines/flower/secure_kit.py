@@ -91,7 +91,7 @@ def strategy_of(config=CONFIG, nodes=6, basis=None):
         if config["quietbit.secure-aggregation.adversary"] == "active"
         else None
     )
-    inner = FedAvg(min_train_nodes=nodes, min_available_nodes=nodes)
+    inner = FedAvg(min_train_nodes=nodes, min_available_nodes=nodes, min_evaluate_nodes=nodes)
     return PrivateStrategy(inner, config, members=members, basis=basis)
 
 

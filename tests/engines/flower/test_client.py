@@ -9,7 +9,6 @@ import pickle
 import shutil
 import sys
 import threading
-import warnings
 
 import numpy as np
 import pytest
@@ -39,14 +38,12 @@ from federation.node.makers import books, write_policy
 from quietbit import Plan
 from quietbit.errors import InvalidParameter
 from quietbit.federation.messages import request_record
-from quietbit.flower import PrivateClientApp, SeededRngWarning, Simulation
+from quietbit.flower import PrivateClientApp, Simulation
 from quietbit.flower import client as client_module
-from quietbit.kernel.client_rng import seeded_client_rng
 from quietbit.node.gate import LocalGate
 from quietbit.node.gatekeeper import Gatekeeper
 from quietbit.node.ledger import FileLedger
 from quietbit.node.policy import Policy
-from quietbit.wire.payload import Framed
 from quietbit.wire.uplink import Uplink
 
 SETTINGS = Plan.from_run_config(CONFIG)
@@ -74,19 +71,6 @@ def reason(reply, begins="quietbit: "):
 
 def never(*_):
     raise AssertionError("the app must not be called")
-
-
-def test_an_answer_is_one_release_and_nothing_else():
-    place = context(11, partition=2)
-    reply = SIMULATED(request(3), place, app(SHIFT))
-    assert list(reply.content) == ["quietbit"]
-    assert list(reply.content["quietbit"]) == ["release"]
-    release = Framed.from_bytes(reply.content["quietbit"]["release"])
-    assert (release.run, release.round, release.node) == (RUN, 3, 11)
-    assert reply.metadata.reply_to_message_id == "request-3"
-    expected = Uplink(MECHANISM).send([SHIFT], seeded_client_rng(7)(2, 2))
-    assert bytes(release.payload) == expected
-    assert b"Ada" not in reply.content["quietbit"]["release"]
 
 
 def test_the_ledger_is_written_before_the_app_is_called_and_a_word_is_drawn(monkeypatch):
@@ -384,25 +368,6 @@ def test_a_metric_that_the_owner_names_is_one_number_whatever_happens(kind, tmp_
     ]
 
 
-def test_rules_of_a_simulation_are_what_they_say():
-    with pytest.raises(InvalidParameter, match="a Simulation"):
-        gated(simulation=7)
-    mod = simulated(gated(simulation=Simulation(seed=7, metrics=("train_loss",))))
-    reply = mod(request(), context(11), app(SHIFT))
-    assert sorted(reply.content) == ["quietbit", "quietbit-metrics"]
-    assert reply.content["quietbit-metrics"] == MetricRecord({"train_loss": 0.25})
-
-
-def test_seeded_randomness_warns_and_the_systems_differs():
-    with pytest.warns(SeededRngWarning):
-        SIMULATED(request(), context(11), app(SHIFT))
-    mod = simulated(gated(simulation=Simulation()))
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        replies = [mod(request(), context(11), app(SHIFT)) for _ in range(3)]
-    assert len({reply.content["quietbit"]["release"] for reply in replies}) == 3
-
-
 def test_it_is_a_client_app_and_travels():
     private = PrivateClientApp(simulation=Simulation(seed=7))
     client = pickle.loads(pickle.dumps(private))  # noqa: S301
@@ -505,6 +470,8 @@ def test_a_gate_stands_in_no_other_gate_and_is_no_mod():
         PrivateClientApp().train()(inner)
     with pytest.raises(InvalidParameter, match="cannot stand inside another"):
         PrivateClientApp().evaluate(mods=[inner])
+    with pytest.raises(InvalidParameter, match="a Simulation"):
+        PrivateClientApp(simulation=7)
     with pytest.raises(TypeError, match="cannot be subclassed"):
         type("Mine", (PrivateClientApp,), {})
 

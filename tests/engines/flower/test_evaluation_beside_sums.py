@@ -4,16 +4,13 @@ import pytest
 
 pytest.importorskip("flwr", reason="needs the flower extra")
 from flwr.app import ConfigRecord, Message
-from flwr.serverapp.strategy import FedAvg
 
-from engines.flower.kit import SIMULATED, be_the_server, ledger, model
-from engines.flower.secure_kit import ACTIVE, CONFIG, SUM, Room
+from engines.flower.kit import SIMULATED, ledger, model
+from engines.flower.secure_kit import ACTIVE, CONFIG, SUM, Room, strategy_of
 from engines.flower.test_evaluation import evaluates
 from quietbit import Plan
-from quietbit.flower import PrivateStrategy
 from quietbit.mechanism.response import RandomisedResponse
 from quietbit.node.budget import account_of
-from quietbit.node.policy import simulated_members
 from quietbit.privacy.account import Account
 from refusals import refuses
 
@@ -23,26 +20,10 @@ CURIOUS = CONFIG | ASKS
 LYING = ACTIVE | ASKS
 
 
-def strategy_of(config, nodes=6):
-    be_the_server()
-    members = (
-        simulated_members(nodes)
-        if config["quietbit.secure-aggregation.adversary"] == "active"
-        else None
-    )
-    inner = FedAvg(min_train_nodes=nodes, min_available_nodes=nodes, min_evaluate_nodes=nodes)
-    return PrivateStrategy(inner, config, members=members)
-
-
 def evaluate(strategy, room, number=1):
     messages = list(strategy.configure_evaluate(number, model(), ConfigRecord(), room))
     replies = [room.carry(message, evaluates(1.0)) for message in messages]
     return messages, replies, strategy.aggregate_evaluate(number, replies)
-
-
-def train(strategy, room, number):
-    messages = strategy.configure_train(number, model(), ConfigRecord({}), room)
-    strategy.aggregate_train(number, room.send_and_receive(messages))
 
 
 @pytest.mark.parametrize("config", [CURIOUS, LYING], ids=["curious", "active"])
@@ -62,7 +43,8 @@ def test_answers_are_set_aside_purely_beside_the_account_of_sums():
     room, plan, strategy = Room(config=CURIOUS), Plan.from_run_config(CURIOUS), strategy_of(CURIOUS)
     assert plan.update_target == plan.target.without(2 * 0.5)
     for number in (1, 2):
-        train(strategy, room, number)
+        asked = strategy.configure_train(number, model(), ConfigRecord({}), room)
+        strategy.aggregate_train(number, room.send_and_receive(asked))
         evaluate(strategy, room, number)
     report = strategy.report()
     assert [entry.answered for entry in (*report.rounds, *report.evaluations)] == [6] * 4

