@@ -19,8 +19,7 @@ from typing import final
 from attrs import evolve, frozen
 
 from quietbit.node.costs import SavedCosts
-from quietbit.node.kinds import RESPONSE
-from quietbit.node.ledger import LedgerError, LedgerState
+from quietbit.node.ledger import RESPONSE, LedgerError, LedgerState
 from quietbit.node.policy import Rules
 from quietbit.node.refusal import BudgetSpent
 from quietbit.node.request import ProposedMechanism, Request, noted_run

@@ -36,8 +36,9 @@ from quietbit.mechanism.batch import draw_batch
 from quietbit.mechanism.registry import identity_of
 from quietbit.node.budget import Budget, Proposal
 from quietbit.node.costs import SavedCosts, costs_beside
-from quietbit.node.kinds import RESPONSE, SCOUT
 from quietbit.node.ledger import (
+    RESPONSE,
+    SCOUT,
     Entry,
     Ledger,
     LedgerState,

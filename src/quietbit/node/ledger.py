@@ -53,10 +53,12 @@ from attrs import define, field
 
 from quietbit._files import others
 from quietbit.errors import InvalidParameter, QuietbitError, check_int, require
-from quietbit.node.kinds import EVALUATIONS, text_of
 from quietbit.node.refusal import AnsweredBefore, BudgetSpent
 
 __all__ = [
+    "EVALUATIONS",
+    "RESPONSE",
+    "SCOUT",
     "FileLedger",
     "Ledger",
     "LedgerError",
@@ -65,8 +67,14 @@ __all__ = [
     "check_owner",
     "opened",
     "owned_path",
+    "text_of",
 ]
 
+RESPONSE = "response"  # the family that answers evaluations; the server sees each answer
+SCOUT = "scout"  # the family that answers for a moving clip; scouts need it among the mechanisms
+EVALUATIONS = "/evaluations"  # after a run's number, where its evaluations are noted
+# The canonical line of JSON of a value.
+text_of = json.JSONEncoder(sort_keys=True, separators=(",", ":"), allow_nan=False).encode
 APPLICATION = 0x71426974  # "qBit", in the header of the file
 SCHEMA = 3  # the version of the tables; version 2 was a text file
 LEDGER = (  # lines, refusals, and the table of `node.costs`

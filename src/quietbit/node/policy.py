@@ -34,8 +34,7 @@ from quietbit.errors import (
     check_real,
     require,
 )
-from quietbit.node.kinds import RESPONSE, SCOUT
-from quietbit.node.ledger import FileLedger
+from quietbit.node.ledger import RESPONSE, SCOUT, FileLedger
 from quietbit.node.refusal import BudgetSpent, NotAllowed
 from quietbit.secagg.identity import PUBLIC_SIZE, Identity, MemberList, read_file
 from quietbit.target import MOST_CLIENTS, Adjacency, Target, Trust, Unit, check_delta

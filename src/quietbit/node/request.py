@@ -42,7 +42,7 @@ from quietbit.mechanism.registry import (
     noted,
     noted_identity,
 )
-from quietbit.node.kinds import EVALUATIONS, RESPONSE, text_of
+from quietbit.node.ledger import EVALUATIONS, RESPONSE, text_of
 from quietbit.node.refusal import NotAllowed
 from quietbit.privacy.cost import Cost
 from quietbit.secagg.plan import ServerModel, SumPlan, plan_of_round

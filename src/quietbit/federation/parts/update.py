@@ -15,7 +15,7 @@ from quietbit.errors import InvalidParameter, require
 from quietbit.federation.layout import ModelLayout
 from quietbit.federation.part import AppAnswer, Arrival, Part, released_dimension
 from quietbit.federation.terms import Terms
-from quietbit.node.kinds import RESPONSE
+from quietbit.node.ledger import RESPONSE
 from quietbit.node.request import Request
 
 __all__ = ["Updating"]
