@@ -111,6 +111,16 @@ def test_kept_arrays_stay_as_they_are():
     assert list(found) == list(arrays)
 
 
+def test_a_clip_that_moves_is_among_the_numbers_of_a_round():
+    config = {**CONFIG, "quietbit.adaptive-clip.every": 2, "quietbit.releases": 6}
+    federation = Federation(config=config)
+    _, metrics = federation.strategy.aggregate_train(1, federation.ask(1, model()))
+    last = federation.strategy.report().rounds[-1]
+    assert metrics["quietbit-clip"] == last.clip == 1.0
+    assert metrics["quietbit-scouted"] == last.scouted
+    assert last.scouted + last.answered == 4
+
+
 def test_allowed_metrics_are_averaged_plainly():
     mod = simulated(gated(simulation=Simulation(seed=7, metrics=("train_loss",))))
     federation = Federation(mod=mod)

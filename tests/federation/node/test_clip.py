@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, replace
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -13,7 +13,7 @@ from quietbit import InvalidParameter
 from quietbit.federation.client import read_request
 from quietbit.federation.messages import RECORD, NodeName, request_record
 from quietbit.federation.plan import Plan
-from quietbit.node.request import Request, SumPart, description_of, sum_plan
+from quietbit.node.request import SumPart, description_of, sum_plan
 from refusals import refuses
 
 GIVEN: dict[str, Any] = {
@@ -51,12 +51,3 @@ def test_all_that_clients_of_a_sum_sign_is_bound_to_the_clip() -> None:
     plans = [sum_plan(request(sum=part, clip=clip), MECHANISM, None) for clip in (0.5, 1.0, 2.0)]
     assert len({plan.context for plan in plans}) == 3
     assert {plan.dimension for plan in plans} == {DIMENSION}
-
-
-def test_a_request_over_a_socket_keeps_its_clip() -> None:
-    asked = request(clip=0.3)
-    assert Request.from_json(asked.to_json()) == asked
-    missing = asdict(asked)
-    del missing["clip"]
-    with refuses("request"):
-        Request.from_json(missing)
