@@ -378,3 +378,9 @@ def test_a_step_that_would_spoil_the_model_is_not_taken(caplog):
     result = start(federation, caplog, rounds=1, initial=half)
     assert np.isfinite(vector(result.arrays)).all()
     assert federation.strategy.report().rounds[0].skipped
+
+
+def test_an_empty_cohort_is_skipped():
+    federation = Federation(FedAvg(fraction_train=0.0))
+    assert federation.ask(1, model()) == []
+    assert np.array_equal(vector(federation.strategy.aggregate_train(1, [])[0]), vector(model()))
