@@ -5,6 +5,9 @@ Idea     two passes over an update, one for its norm and one that makes random w
          tiles of 4,096 coordinates that stay in the first-level cache, and neither allocates nor
          keeps anything, so no memory grows with the update. The ranges of threads begin at byte
          boundaries, so threads share nothing.
+Codes    one bit is decided by a polynomial where one is good enough, more bits by lines on cells
+         (`tables.py`); a gain that no plan can hold leaves every coordinate to the exact law. What
+         depends on the sampler alone is made once, and a release copies it with its gain.
 """
 
 from __future__ import annotations
@@ -23,12 +26,25 @@ from quietbit._typing import Codes, FloatVector
 from quietbit.errors import check_int
 from quietbit.kernel import c as native
 from quietbit.kernel.base import Job, Kernel, packed_size
-from quietbit.kernel.c import address
-from quietbit.kernel.cpu_plan import sampling_of, update_of
+from quietbit.kernel.c import (
+    MAX_COEFFICIENTS,
+    Cells,
+    Law,
+    Part,
+    Polynomial,
+    Random,
+    Rotation,
+    Sampling,
+    Update,
+    address,
+)
 from quietbit.kernel.expand import TILE, seed_state, whole_tiles
-from quietbit.kernel.norm import BLOCK, Flat, exact_sum
+from quietbit.kernel.norm import BLOCK, KINDS, Flat, exact_sum
 from quietbit.kernel.normals import MAX_COUNT, quantile_table
+from quietbit.kernel.rng import PRIMARY, TIES, ChaChaBlock, PhiloxBlock, WordBlock
 from quietbit.kernel.rounded import NoiseLaw, grid_of
+from quietbit.kernel.sampler import Sampler, level_knots
+from quietbit.kernel.tables import cell_table, threshold_plan
 from quietbit.kernel.transform import Blocks, check_finite_rotation
 
 __all__ = ["CpuKernel"]
@@ -54,8 +70,8 @@ class CpuKernel(Kernel):
         if job.blocks is not None and job.blocks.block > BLOCK:
             return self._sample_copy(job, job.blocks)
         size = job.flat.size
-        how = sampling_of(job)
-        update = update_of(job.flat)
+        how = _sampling_of(job)
+        update = _update_of(job.flat)
         sample = partial(native.library().qb_sample, ctypes.byref(how), ctypes.byref(update))
         out = address(job.out)
         # The last tile is longer, as an overlapping block joins the one before it.
@@ -70,7 +86,7 @@ class CpuKernel(Kernel):
         return exact_sum(sums)
 
     def _block_sums(self, flat: Flat, order: int, scale: float) -> FloatVector:
-        update = update_of(flat)
+        update = _update_of(flat)
         sums = np.empty(update.blocks)
         block_sums = native.library().qb_block_sums
         task = partial(block_sums, ctypes.byref(update), scale, order, address(sums))
@@ -129,7 +145,7 @@ class CpuKernel(Kernel):
         self, flat: Flat, factor: float, words: NDArray[np.uint32], out: NDArray[Any]
     ) -> None:
         """Write ``factor`` times the update, with its signs; ``out`` may be the update."""
-        update = ctypes.byref(update_of(flat))
+        update = ctypes.byref(_update_of(flat))
         target = (address(words), address(out), out.itemsize == 8)
         task = partial(native.library().qb_flip, update, factor, *target)
         self._spread(task, flat.size, flat.size, 64)
@@ -245,3 +261,119 @@ def _quantiles() -> tuple[int, Any]:
     """Return the address of the quantile table, and the table, which must outlive the address."""
     table = quantile_table()
     return address(table), table
+
+
+def _update_of(flat: Flat) -> Update:
+    """Return an update for C, valid as long as its arrays live, and its number of ``blocks``."""
+    parts = []
+    block = 0
+    for start, part in zip(flat.starts, flat.parts, strict=True):
+        parts.append(Part(address(part), start, part.size, block, KINDS[part.dtype]))
+        block += -(-part.size // BLOCK)
+    update = Update((Part * len(parts))(*parts), len(parts), flat.size)
+    update.blocks = block
+    return update
+
+
+def _sampling_of(job: Job) -> Sampling:
+    """Return how the update of a job is sampled; addresses in it stay valid as long as it lives."""
+    sampler = job.sampler
+    rate = job.gain.approximate()
+    how = Sampling(bits=sampler.bits, order=job.order)
+    how.law = ctypes.pointer(_with_gain(_law(sampler), tuple(job.gain)))
+    how.random = ctypes.pointer(_random(job.block, job.flat.size))
+    polynomial = None
+    if sampler.bits == 1:  # with more bits a fit may take a second
+        polynomial = _polynomial(sampler)
+    # Polynomials compute in float32, cells in doubles.
+    if polynomial is not None and 2.0**-100 < rate * polynomial.gain < 2.0**100:
+        how.polynomial = ctypes.pointer(_with_gain(polynomial, rate * polynomial.gain))
+    elif rate == 0.0 or 2.0**-900 < rate < 2.0**900:
+        how.cells = ctypes.pointer(_with_gain(_cells(sampler), rate))
+    if job.blocks is not None:
+        how.rotation = ctypes.pointer(_rotation(job.blocks, job.factor))
+    return how
+
+
+def _with_gain(plan: Any, gain: Any) -> Any:
+    """Return a copy with this gain, which keeps alive what it points to."""
+    copy = type(plan).from_buffer_copy(plan)
+    copy.gain = gain
+    copy.original = plan
+    return copy
+
+
+def _rotation(blocks: Blocks, factor: float) -> Rotation:
+    signs, last_signs = blocks.words()
+    last = None if last_signs is None else address(last_signs)
+    rotation = Rotation(factor, address(signs), last, blocks.size, blocks.block)
+    rotation.signs_kept = (signs, last_signs)
+    return rotation
+
+
+def _random(block: WordBlock, size: int) -> Random:
+    """Return a release's words: a key, or for blocks of another kind all words."""
+    if isinstance(block, ChaChaBlock):
+        return Random(key=block.key)
+    if isinstance(block, PhiloxBlock):
+        primary = tuple(block.key(PRIMARY).tolist())
+        ties = tuple(block.key(TIES).tolist())
+        return Random(seeded=primary, seeded_ties=ties, is_seeded=1)
+    words = np.ascontiguousarray(block.primary(0, size), np.uint16)
+    tie_words = np.ascontiguousarray(block.ties(np.arange(size)), np.uint64)
+    random = Random(address(words), address(tie_words))
+    random.kept = (words, tie_words)
+    return random
+
+
+@lru_cache(maxsize=32)
+def _polynomial(sampler: Sampler) -> Polynomial | None:
+    """Return the plan of one bit and a gain of 1; None where rounding alone cannot decide it."""
+    plan = threshold_plan(sampler)
+    if plan.lowered is None:
+        return None
+    gain = plan.rate
+    shift = plan.offset
+    low = 0.0
+    if plan.centred:
+        gain = 2 * gain
+        shift = 2 * shift - 1
+        low = -1.0
+    # Highest power first; the constant is lowered, plus 1/2.
+    constant = float(np.float32(plan.lowered + 0.5))
+    falling = (*plan.coefficients[:0:-1, 0, 0].tolist(), constant)
+    coefficients = (ctypes.c_float * MAX_COEFFICIENTS)(*falling)
+    return Polynomial(gain, shift, low, coefficients, len(falling), plan.width)
+
+
+@lru_cache(maxsize=32)
+def _cells(sampler: Sampler) -> Cells:
+    """Return the plan of cells, with a gain of 1."""
+    table = cell_table(sampler)
+    plan = Cells(
+        1.0,
+        *sampler.t_range,
+        table.inverse,
+        table.offset,
+        address(table.start),
+        address(table.step),
+        address(table.lowest),
+        address(table.highest),
+        address(table.code),
+        table.half,
+        len(table.code),
+        sampler.bits,
+    )
+    plan.table = table  # keeps the arrays alive
+    return plan
+
+
+@lru_cache(maxsize=32)
+def _law(sampler: Sampler) -> Law:
+    """Return the exact law, with a gain of 1."""
+    tables = (sampler.base, sampler.base_tail, sampler.slope, sampler.slope_tail)
+    arrays = [np.ascontiguousarray(array) for array in (*level_knots(sampler.levels), *tables)]
+    places = [address(array) for array in arrays]
+    law = Law((1.0, 1.0, 1.0, 0.0), sampler.t_range, *places, sampler.levels, sampler.bits)
+    law.arrays = arrays
+    return law

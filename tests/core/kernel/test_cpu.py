@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from core.kernel.makers import make_sampler
-from quietbit.kernel import cpu, cpu_plan
+from quietbit.kernel import cpu
 from quietbit.kernel.base import packed_size
 from quietbit.kernel.cpu import CpuKernel
 from quietbit.kernel.reference import ReferenceKernel
@@ -57,7 +57,7 @@ def test_polynomials_are_fitted_for_one_bit_alone(monkeypatch: pytest.MonkeyPatc
     """
     fitted: list[int] = []
     monkeypatch.setattr(
-        cpu_plan,
+        cpu,
         "threshold_plan",
         lambda sampler: fitted.append(sampler.bits) or threshold_plan(sampler),
     )

@@ -55,4 +55,4 @@ def test_a_message_takes_few_calls(owned, releases, calls, tmp_path):
     assert len(sends(walk)) == releases
     assert walk.calls - sum(sends(walk)) <= 210 * releases
     assert walk.calls <= calls
-    assert len(walk.files) <= 26
+    assert len(walk.files) <= 25
