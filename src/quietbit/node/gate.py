@@ -153,6 +153,10 @@ class LocalGate:
             )
         )
 
+    def last_round(self, run: int) -> int:
+        """Return the last round of a run that was noted; 0 if there is none."""
+        return self.ledger.read().last_round(str(run))
+
     def forget(self, run: int) -> None:
         """Delete the secrets of a run's sum, if there are any: the node has left it."""
         if str(run) in self.secrets:

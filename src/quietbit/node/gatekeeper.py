@@ -10,6 +10,7 @@ Idea     a run ships the code that trains, so no rule can be enforced inside tha
 |---|---|
 | `{"ask": "rules"}` | what an app must know of the policy |
 | `{"ask": "step", "request"}` | `{}` + the answer to a step of a masked sum |
+| `{"ask": "round", "run"}` | the last round of the run that was noted |
 | `{"ask": "forget", "run"}` | `{}`: the secrets of the run's sum are deleted |
 | `{"ask": "release", "request"}` | `{"accepted": true}`: checked and noted; the app trains |
 | `{"draw": n}` | `{}` + places: a batch is drawn, where samples are protected |
@@ -47,7 +48,7 @@ from numpy.typing import NDArray
 from quietbit._files import OTHERS_WRITE, others
 from quietbit._typing import FloatVector
 from quietbit.arrays import flatten
-from quietbit.errors import InvalidParameter, QuietbitError, require
+from quietbit.errors import InvalidParameter, QuietbitError, check_int, require
 from quietbit.kernel.norm import Flat
 from quietbit.node.channel import MOST_BYTES, WAIT, Server, answered, new_socket, receive, send
 from quietbit.node.gate import (
@@ -141,12 +142,14 @@ class Gatekeeper:
         elif what == "forget":
             gate.forget(int(message["run"]))
             send(connection, {})
+        elif what == "round":
+            send(connection, {"round": gate.last_round(int(message["run"]))})
         elif what == "step":
             send(connection, {}, gate.step(Request.from_json(message.get("request"))))
         elif what == "release":
             self._release(connection, Request.from_json(message.get("request")))
         else:
-            raise InvalidParameter.of("ask", "rules, step, release or forget", what)
+            raise InvalidParameter.of("ask", "rules, round, step, release or forget", what)
 
     def _release(self, connection: socket.socket, request: Request) -> None:
         """Accept a request, serve batches, and answer the update with its release."""
@@ -223,6 +226,10 @@ class RemoteGate:
     def step(self, request: Request) -> bytes:
         """Return the gatekeeper's answer to a step of a masked sum."""
         return self._ask({"ask": "step", "request": request.to_json()})[1]
+
+    def last_round(self, run: int) -> int:
+        """Return the last round of a run that the gatekeeper noted; 0 if there is none."""
+        return check_int(self._ask({"ask": "round", "run": run})[0]["round"], "round", 0)
 
     def forget(self, run: int) -> None:
         """Abandon the run's masked sum."""

@@ -58,7 +58,7 @@ from quietbit.nvflare.patches import shut
 from quietbit.nvflare.task import DECIDED, TURN, Task, as_kind, has_filter, kind_of, task_of
 from quietbit.target import Trust
 
-__all__ = ["TABLE", "PrivateUplink", "local_settings", "number_of"]
+__all__ = ["TABLE", "PrivateUplink", "local_settings", "node_name", "number_of"]
 
 LOGGER = logging.getLogger(__name__)
 TOO = "PrivateUplink must stand among the {} filters of a task, too, and nothing is sent."
@@ -217,7 +217,7 @@ class PrivateUplink(Filter):  # type: ignore[misc]
                 "PrivateReceiver among its filters."
             )
         plan = local_settings(record["settings"], gate.rules.mechanisms)
-        name = _node_name(fl_ctx)
+        name = node_name(fl_ctx)
         for key, subject in SUBJECTS.items():
             if key not in record:
                 continue
@@ -273,7 +273,7 @@ def _check_way_out(fl_ctx: FLContext) -> None:
         raise ContentBlockedException(f"quietbit: {TOO.format('result')}")
 
 
-def _node_name(fl_ctx: FLContext) -> NodeName:
+def node_name(fl_ctx: FLContext) -> NodeName:
     """Return how ledgers and frames call this client; its place among clients ends its name."""
     name = fl_ctx.get_identity_name()
     digits = re.search(r"(\d+)$", name)

@@ -40,6 +40,7 @@ __all__ = [
     "DECIDED",
     "TURN",
     "Task",
+    "app_answer",
     "as_kind",
     "has_filter",
     "kind_of",
@@ -153,7 +154,7 @@ class Task:
         """Return the one release of an accepted request, or why it cannot be made."""
         crashes: list[BaseException] = []
         try:
-            update = turn.read(partial(_app_answer, result), crashes)
+            update = turn.read(partial(app_answer, result), crashes)
             if crashes and self.shows and not self.crash:
                 self.crash = crash_text(crashes[0])
             return _released(key, turn.release(update))
@@ -228,7 +229,7 @@ class _FlareAnswer:
         return metrics[name]
 
 
-def _app_answer(result: Any) -> _FlareAnswer:
+def app_answer(result: Any) -> _FlareAnswer:
     """Return what the app answered with; a failure is refused."""
     code = result.get_return_code()
     require(code == ReturnCode.OK, "return code of the app", code, "OK")

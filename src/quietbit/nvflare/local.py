@@ -1,0 +1,285 @@
+"""One line in a job: every result of a client becomes a private release, decoded on the client.
+
+Idea     whatever the workflow is, a client's result comes from an executor. When a run starts, this
+         filter stands around the executors of its job. A task that the filter is listed for is
+         noted in the ledger before the app is called; what the app answers is clipped, randomised
+         and decoded again on this site (`federation.own_round`), into the same kind of DXO, with
+         nothing else in it. NVFlare's own chains of filters are not enough: in swarm learning and
+         the cyclic workflow an update leaves a client as the data of another client's task, and
+         passes no filter of results.
+Refused  results of any other task that hold data, and a run that began before the filter was there.
+Account  one release per task, ``epsilon`` for all ``releases`` of a job. The ledger is the owner's
+         where privacy.json names a policy, and else a file in the site's workspace, which survives
+         restarts of the site.
+"""
+
+from __future__ import annotations
+
+import csv
+import logging
+import os
+import time
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any, final
+
+from nvflare.apis.analytix import AnalyticsDataType
+from nvflare.apis.dxo import DXO, DataKind, from_shareable
+from nvflare.apis.event_type import EventType
+from nvflare.apis.filter import ContentBlockedException, Filter
+from nvflare.apis.fl_constant import FilterKey, FLContextKey, ReturnCode
+from nvflare.apis.fl_context import FLContext
+from nvflare.apis.shareable import ReservedHeaderKey, Shareable, make_reply
+from nvflare.apis.signal import Signal
+from nvflare.apis.utils.analytix_utils import create_analytic_dxo, send_analytic_dxo
+from nvflare.apis.utils.task_utils import materialize_lazy_download_refs
+from nvflare.app_common.ccwf.client_ctl import ClientSideController
+
+from quietbit.errors import check_known, require
+from quietbit.federation.client import OpenRequest, Subject, Turn, gate_for, owner_keys, refusal
+from quietbit.federation.layout import named_arrays
+from quietbit.federation.own_round import OwnRound
+from quietbit.federation.plan import Plan
+from quietbit.node.gate import Gate, LocalGate
+from quietbit.node.ledger import FileLedger
+from quietbit.node.policy import Simulation
+from quietbit.node.release import serving
+from quietbit.nvflare.client import node_name
+from quietbit.nvflare.task import app_answer, as_kind, kind_of
+
+__all__ = ["LocalPrivacy"]
+
+LOGGER = logging.getLogger(__name__)
+METRIC = "quietbit.epsilon"
+OUT = FilterKey.DELIMITER + FilterKey.OUT
+Execute = Callable[[str, Shareable, FLContext, Signal], Any]
+
+
+@final
+class LocalPrivacy(Filter):  # type: ignore[misc]
+    """A filter among a client's ``task_result_filters``: private results in any workflow.
+
+    ``epsilon`` is what all ``releases`` of a site in this job may cost together. ``samples`` has
+    the keys of a plan's ``[samples]``, where a sample (a patient) is protected and not the whole
+    site: the app then calls `dp_sgd_step`. When the budget is used up, a task is answered with an
+    error, or with the model as it came where ``spent`` is ``zero``. With ``stream`` the epsilon so
+    far goes to NVFlare's stream of metrics, where the site's policy names `quietbit.epsilon` or
+    there is none.
+    """
+
+    def __init__(
+        self,
+        epsilon: float,
+        clip: float,
+        releases: int,
+        adjacency: str,
+        delta: float = 1e-5,
+        mechanism: str = "gaussian",
+        samples: Mapping[str, Any] | None = None,
+        spent: str = "error",
+        stream: bool = False,
+    ) -> None:
+        """Refuse numbers that make no plan; NVFlare writes them into jobs by these names."""
+        super().__init__()
+        self.epsilon = epsilon
+        self.clip = clip
+        self.releases = releases
+        self.adjacency = adjacency
+        self.delta = delta
+        self.mechanism = mechanism
+        self.samples = samples
+        self.spent = spent
+        self.stream = stream
+        check_known(spent, ["error", "zero"], "spent")
+        self._plan = Plan.read(
+            {
+                "mechanism": mechanism,
+                "clip": clip,
+                "epsilon": epsilon,
+                "delta": delta,
+                "adjacency": adjacency,
+                "releases": releases,
+                **({} if samples is None else {"samples": samples}),
+            }
+        )
+        self._tasks: frozenset[str] = frozenset()
+        self._stands = False
+        self._state: dict[str, Any] = {}
+        self._kind: str | None = None  # of the results of this job, once one was seen
+
+    def handle_event(self, event_type: str, fl_ctx: FLContext) -> None:
+        """Stand around the job's executors before any of them is asked."""
+        if event_type == EventType.ABOUT_TO_START_RUN and not self._stands:
+            try:
+                self._stand(fl_ctx)
+            except Exception as error:
+                LOGGER.error("quietbit: nothing will be released: %s", error)
+                self.system_panic(f"quietbit: {error}", fl_ctx)
+
+    def process(self, shareable: Shareable, fl_ctx: FLContext) -> Shareable:
+        """Let a result pass that was made behind this filter; refuse all others."""
+        if not self._stands or fl_ctx.get_prop(FLContextKey.FILTER_DIRECTION) != FilterKey.OUT:
+            raise ContentBlockedException(
+                "quietbit: LocalPrivacy must stand among the task_result_filters of a client."
+            )
+        return shareable
+
+    def _stand(self, fl_ctx: FLContext) -> None:
+        """Cover every executor first: tasks that are not listed then let no data out."""
+        runner = fl_ctx.get_prop(FLContextKey.RUNNER)
+        executors = {id(executor): executor for executor in runner.task_router.task_table.values()}
+        for executor in executors.values():
+            if isinstance(executor, ClientSideController):
+                continue  # it hands tasks to the others, and answers with what they return
+            inner = executor.execute
+            rule = "one for all tasks of a job"
+            is_first = not isinstance(getattr(inner, "func", None), type(self._execute))
+            require(is_first, "LocalPrivacy", "two", rule)
+            executor.execute = partial(self._execute, inner)
+        listed = [
+            key.removesuffix(OUT)
+            for key, chain in runner.task_result_filters.items()
+            if key.endswith(OUT) and any(member is self for member in chain)
+        ]
+        for task in listed:
+            executor = runner.find_executor(task)
+            rule = "the exact name of a task that an executor of this job trains in"
+            fits = executor is not None and not isinstance(executor, ClientSideController)
+            require(fits and "*" not in task, "tasks", task, rule)
+        require(listed, "tasks", listed, "the names of the tasks whose results are updates")
+        self._tasks = frozenset(listed)
+        self._stands = True
+
+    def _execute(
+        self, inner: Execute, name: str, data: Shareable, fl_ctx: FLContext, abort: Signal
+    ) -> Shareable:
+        """Answer a task: with a release where the filter is listed for it, else without data."""
+        if name not in self._tasks:
+            return _without_data(inner(name, data, fl_ctx, abort), name)
+        gate: Gate | None = None
+        received = Shareable()
+        try:
+            received = _whole(data, fl_ctx, abort)
+            gate = self._gate(fl_ctx)
+            own, turn = self._accept(gate, received, fl_ctx)
+        except Exception as error:
+            public = refusal(error, gate)
+            LOGGER.error("quietbit: task %s is declined: %s.", name, public.reason.value)
+            return self._declined(received)
+
+        def call() -> Shareable:
+            with serving(turn.accepted, dimension=turn.dimension):
+                return _whole(inner(name, received, fl_ctx, abort), fl_ctx, abort)
+
+        crashes: list[BaseException] = []
+        result = turn.moment.run(call, crashes)
+        update = turn.read(partial(app_answer, result), crashes)
+        release = turn.release(update)
+        self._note_kind(result)
+        reply = self._reply(own, release, kind_of(from_shareable(received).data))
+        self._report(own, gate, fl_ctx)
+        time.sleep(max(0.0, turn.moment.left()))
+        return reply
+
+    def _gate(self, fl_ctx: FLContext) -> Gate:
+        """Return the gate of the site's owner; without one, that of a ledger in the workspace."""
+        owner = fl_ctx.get_prop(FLContextKey.SCOPE_PROPERTIES) or {}
+        kind = type(owner).__name__
+        require(isinstance(owner, Mapping), "properties of the scope", kind, "a dict")
+        if owner_keys(owner):
+            return gate_for(owner, self._state, dict, None)
+        folder = Path(fl_ctx.get_engine().get_workspace().get_root_dir()).resolve() / "quietbit"
+        folder.mkdir(mode=0o700, exist_ok=True)
+        ledger = folder / "ledger"
+        counter = folder / "counter"
+        if not os.path.lexists(ledger) and not os.path.lexists(counter):
+            FileLedger.create(str(ledger), str(counter))
+        return LocalGate(Simulation(), FileLedger(str(ledger), str(counter), self._state), {})
+
+    def _accept(self, gate: Gate, received: Shareable, fl_ctx: FLContext) -> tuple[OwnRound, Turn]:
+        """Note the next release of this job in the ledger."""
+        dxo = from_shareable(received)
+        is_model = dxo.data_kind == DataKind.WEIGHTS
+        require(is_model, "kind of the task's data", dxo.data_kind, "weights")
+        name = node_name(fl_ctx)
+        number = gate.last_round(name.run) + 1
+        own = OwnRound.begin(self._plan, name.run, number, named_arrays(dxo.data))
+        opened = OpenRequest.read(gate, own.plan, Subject.UPDATE, own.arrival, name)
+        opened.check()
+        return own, opened.accept(with_zero=True)
+
+    def _note_kind(self, result: Shareable | None) -> None:
+        """Remember which kind of data this job's app answers with, once."""
+        if self._kind is not None:
+            return
+        try:
+            kind = from_shareable(result).data_kind
+        except Exception:
+            return
+        if kind in (DataKind.WEIGHTS, DataKind.WEIGHT_DIFF):
+            self._kind = kind
+
+    def _reply(self, own: OwnRound, release: bytes, of: str) -> Shareable:
+        """Return a decoded release in the place of a result."""
+        if self._kind is None:  # the first app of the job failed: the server learns that it did
+            return make_reply(ReturnCode.EXECUTION_EXCEPTION)
+        arrays = own.weights(release)
+        if self._kind == DataKind.WEIGHT_DIFF:
+            arrays = own.differences(release)
+        return _data(self._kind, arrays, of)
+
+    def _declined(self, received: Shareable) -> Shareable:
+        """Return what leaves where nothing is released: the same whatever the data are."""
+        if self.spent == "error" or self._kind is None:
+            return make_reply(ReturnCode.EXECUTION_EXCEPTION)
+        weights = from_shareable(received).data
+        arrays = {name: array.numpy() for name, array in named_arrays(weights).items()}
+        if self._kind == DataKind.WEIGHT_DIFF:
+            arrays = {name: 0 * array for name, array in arrays.items()}
+        return _data(self._kind, arrays, kind_of(weights))
+
+    def _report(self, own: OwnRound, gate: Gate, fl_ctx: FLContext) -> None:
+        """Say what this job has cost the site so far: in the log, a table and the metrics."""
+        spent = own.spent()
+        LOGGER.info("quietbit: %d of %d releases. %s", own.number, self.releases, spent.sentence())
+        folder = Path(fl_ctx.get_engine().get_workspace().get_run_dir(fl_ctx.get_job_id()))
+        table = folder / "quietbit-epsilon.csv"
+        is_new = not table.exists()
+        with table.open("a", newline="", encoding="utf-8") as file:
+            rows = csv.writer(file)
+            if is_new:
+                rows.writerow(["release", "epsilon", "delta", "unit", "adjacency"])
+            rows.writerow(
+                [own.number, spent.epsilon_upper, spent.delta, spent.unit.value, self.adjacency]
+            )
+        owner = fl_ctx.get_prop(FLContextKey.SCOPE_PROPERTIES) or {}
+        if self.stream and (not owner_keys(owner) or METRIC in gate.rules.metrics):
+            dxo = create_analytic_dxo(
+                METRIC, spent.epsilon_upper, AnalyticsDataType.SCALAR, global_step=own.number
+            )
+            send_analytic_dxo(self, dxo, fl_ctx)
+
+
+def _whole(shareable: Any, fl_ctx: FLContext, abort: Signal) -> Any:
+    """Return a message with the arrays that NVFlare left in another process."""
+    engine = fl_ctx.get_engine()
+    return materialize_lazy_download_refs(shareable, engine.get_cell(), abort)
+
+
+def _data(kind: str, arrays: Mapping[str, Any], of: str) -> Shareable:
+    return DXO(
+        kind, data={name: as_kind(array, of) for name, array in arrays.items()}
+    ).to_shareable()
+
+
+def _without_data(result: Any, task: str) -> Shareable:
+    """Return an answer without data; refuse one that holds any."""
+    if isinstance(result, Shareable) and set(result) <= {ReservedHeaderKey.HEADERS}:
+        if result.get_return_code() == ReturnCode.OK:
+            return make_reply(ReturnCode.OK)
+        return make_reply(ReturnCode.EXECUTION_EXCEPTION)
+    LOGGER.error(
+        "quietbit: the result of task %s is not sent: LocalPrivacy is not listed for it.", task
+    )
+    return make_reply(ReturnCode.TASK_RESULT_FILTER_ERROR)
