@@ -1,0 +1,253 @@
+"""One line in a job: whatever an app answers, what leaves is a release of the same kind, and a
+budget that is used up declines.
+"""
+
+import csv
+
+import numpy as np
+import pytest
+
+pytest.importorskip("nvflare", reason="needs the nvflare extra")
+from nvflare.apis.dxo import DXO, DataKind, from_shareable
+from nvflare.apis.fl_constant import ReturnCode
+from nvflare.apis.shareable import ReservedHeaderKey, make_reply
+from nvflare.apis.workspace import Workspace
+from nvflare.fuel.utils import fobs
+
+from engines.nvflare.kit import DIMENSION, JOB, App, Site, owned, trained, weights
+from quietbit.errors import InvalidParameter
+from quietbit.federation.plan import Plan
+from quietbit.nvflare import LocalPrivacy
+
+LINE = {"epsilon": 4.0, "clip": 1.0, "releases": 3, "adjacency": "zero-out"}
+NEARLY_EXACT = LINE | {"epsilon": 1e9, "releases": 10}
+SECRET = 12345.6789
+MARKS = (
+    np.float32(SECRET).tobytes(),
+    np.float64(SECRET).tobytes(),
+    np.float64(SECRET).tobytes()[::-1],
+    b"SECRET",
+)
+
+
+def site(app, folder, line=LINE, **options):
+    made = Site(
+        app,
+        filters=(None, LocalPrivacy(**line)),
+        simulated=False,
+        started=False,
+        **options,
+    )
+    for place in ("local", "startup"):
+        (folder / place).mkdir(exist_ok=True)
+    made.engine.workspace = Workspace(str(folder), "site-1")
+    (folder / JOB).mkdir(exist_ok=True)
+    made.starts()
+    return made
+
+
+def task(arrays=None, name="train", number="1"):
+    made = DXO(DataKind.WEIGHTS, data=weights() if arrays is None else arrays).to_shareable()
+    made.set_header(ReservedHeaderKey.TASK_NAME, name)
+    made.set_header(ReservedHeaderKey.TASK_ID, number)
+    return made
+
+
+def content(result):
+    return {key: value for key, value in result.items() if key != ReservedHeaderKey.HEADERS}
+
+
+@pytest.mark.parametrize("kind", [DataKind.WEIGHTS, DataKind.WEIGHT_DIFF])
+def test_in_and_out_are_of_one_kind_and_nearly_exact_under_a_huge_budget(tmp_path, kind):
+    result = from_shareable(site(trained(0.01, kind), tmp_path, NEARLY_EXACT).does(task()))
+    assert result.data_kind == kind
+    for name, came in weights().items():
+        base = came if kind == DataKind.WEIGHTS else 0 * came
+        assert result.data[name].dtype == came.dtype
+        np.testing.assert_allclose(result.data[name], base + 0.01, atol=2e-3)
+
+
+def test_what_leaves_is_clipped_and_noisy(tmp_path):
+    """The noise of a coordinate has the deviation of the mechanism, and an update 1,000 times too
+    long moves the mean of many by its direction at the clip.
+    """
+    line = LINE | {"epsilon": 100.0, "releases": 100}
+    far = site(trained(1000.0, DataKind.WEIGHT_DIFF), tmp_path, line)
+    rows = []
+    for number in range(100):
+        data = from_shareable(far.does(task(number=str(number)))).data
+        rows.append(np.concatenate([part.ravel() for part in data.values()]))
+    rows = np.array(rows)
+    deviation = (rows - rows.mean()).std()
+    sigma = Plan("gaussian", **line).mechanism_for(DIMENSION).noise_multiplier
+    assert deviation == pytest.approx(sigma, rel=6 / (2 * 100 * DIMENSION) ** 0.5)
+    # each entry is 1 / sqrt(42) of the clip; the mean of all entries errs by sigma / sqrt(4,200)
+    expected = DIMENSION**-0.5
+    assert rows.mean() == pytest.approx(expected, abs=6 * sigma / (100 * DIMENSION) ** 0.5)
+
+
+def test_a_model_that_is_trained_in_place_does_not_leave(tmp_path):
+    def app(name, shareable, fl_ctx):
+        for array in shareable["DXO"]["data"].values():
+            array[...] = SECRET
+        return shareable
+
+    result = site(app, tmp_path).does(task())
+    assert np.abs(from_shareable(result).data["bias"]).max() < SECRET / 10
+    assert not any(mark in fobs.dumps(result) for mark in MARKS)
+
+
+def test_counters_and_statistics_go_back_as_they_came(tmp_path):
+    arrays = weights() | {
+        "bn.num_batches_tracked": np.array(7),
+        "bn.running_mean": np.full(7, 0.5, np.float32),
+    }
+
+    def app(name, shareable, fl_ctx):
+        data = {key: value + np.array(3, value.dtype) for key, value in arrays.items()}
+        return DXO(DataKind.WEIGHTS, data=data).to_shareable()
+
+    data = from_shareable(site(app, tmp_path).does(task(arrays))).data
+    assert data["bn.num_batches_tracked"] == 7
+    assert (data["bn.running_mean"] == 0.5).all()
+    assert list(data) == list(arrays)
+
+
+def loud(name, shareable, fl_ctx):
+    result = DXO(
+        DataKind.WEIGHTS,
+        data={key: np.full_like(value, SECRET) for key, value in weights().items()},
+        meta={"initial_metrics": {"SECRET": SECRET}, "NUM_STEPS_CURRENT_ROUND": SECRET},
+    ).to_shareable()
+    result.set_header("SECRET", SECRET)
+    result["SECRET"] = SECRET
+    return result
+
+
+def crash(name, shareable, fl_ctx):
+    raise ValueError(f"SECRET {SECRET}")
+
+
+def other_kind(name, shareable, fl_ctx):
+    return DXO(DataKind.METRICS, data={"SECRET": SECRET}).to_shareable()
+
+
+def not_ok(name, shareable, fl_ctx):
+    result = loud(name, shareable, fl_ctx)
+    result.set_return_code("SECRET")
+    return result
+
+
+def not_finite(name, shareable, fl_ctx):
+    data = {key: np.full_like(value, np.nan) for key, value in weights().items()}
+    return DXO(DataKind.WEIGHTS, data=data).to_shareable()
+
+
+def other_shapes(name, shareable, fl_ctx):
+    return DXO(DataKind.WEIGHTS, data={"weight": np.full(3, SECRET, np.float32)}).to_shareable()
+
+
+@pytest.mark.parametrize(
+    "app", [loud, crash, other_kind, not_ok, not_finite, other_shapes, lambda *_: None]
+)
+def test_nothing_else_leaves(tmp_path, app):
+    """Neither a header, a metric, a text nor the raw arrays; an app that fails releases zero."""
+    calls = []
+
+    def answer(*given):
+        calls.append(given)
+        return trained(0.0)(*given) if len(calls) == 1 else app(*given)
+
+    made = site(answer, tmp_path)
+    made.does(task())
+    result = made.does(task(number="2"))
+    assert set(content(result)) == {"DXO"}
+    assert not any(mark in fobs.dumps(content(result)) for mark in MARKS)
+    assert "SECRET" not in str(result)
+    dxo = from_shareable(result)
+    assert dxo.data_kind == DataKind.WEIGHTS
+    assert dxo.meta == {}
+    assert np.abs(dxo.data["bias"] - weights()["bias"]).max() < 100
+
+
+def test_a_task_that_is_not_listed_lets_no_data_out(tmp_path):
+    made = site(loud, tmp_path)
+    for name in ("submit_model", "validate"):
+        result = made.does(task(name=name))
+        assert not content(result)
+        assert result.get_return_code() == ReturnCode.TASK_RESULT_FILTER_ERROR
+        assert "SECRET" not in str(result)
+
+    quiet = site(lambda *_: make_reply(ReturnCode.OK), tmp_path)
+    assert quiet.does(task(name="configure")).get_return_code() == ReturnCode.OK
+
+
+def test_a_budget_that_is_used_up_declines_and_survives_a_restart(tmp_path):
+    first = site(trained(0.01), tmp_path)
+    for number in range(2):
+        assert content(first.does(task(number=str(number))))
+    app = App(trained(0.01))
+    again = site(app, tmp_path)
+    assert content(again.does(task(number="3")))
+    result = again.does(task(number="4"))
+    assert not content(result)
+    assert result.get_return_code() == ReturnCode.EXECUTION_EXCEPTION
+    assert app.calls == 1, "the app is not asked where nothing is released"
+    with open(tmp_path / JOB / "quietbit-epsilon.csv", encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    assert [row["release"] for row in rows] == ["1", "2", "3"]
+    assert 3.9 < float(rows[-1]["epsilon"]) <= 4.0
+
+
+@pytest.mark.parametrize("kind", [DataKind.WEIGHTS, DataKind.WEIGHT_DIFF])
+def test_a_site_may_decline_with_a_zero_difference(tmp_path, kind):
+    made = site(trained(0.01, kind), tmp_path, LINE | {"releases": 1, "spent": "zero"})
+    made.does(task())
+    data = from_shareable(made.does(task(number="2"))).data
+    for name, came in weights().items():
+        np.testing.assert_array_equal(data[name], came if kind == DataKind.WEIGHTS else 0 * came)
+
+
+def test_an_owners_policy_stands_above_the_line(tmp_path):
+    rules = {"mechanisms": ("gaussian",), "largest_clip": 0.5, "response_seconds": 0.0}
+    owner = owned(tmp_path, **rules)
+    made = site(trained(0.01), tmp_path, properties=owner)
+    assert not content(made.does(task())), "the clip is above the owner's"
+    allowed = site(trained(0.01), tmp_path, LINE | {"clip": 0.5}, properties=owner)
+    assert content(allowed.does(task()))
+    assert not (tmp_path / "quietbit").exists(), "the owner's ledger is the one"
+
+
+@pytest.mark.parametrize(
+    ("field", "values"),
+    [
+        ("epsilon", {"epsilon": -1.0}),
+        ("epsilon", {"epsilon": float("nan")}),
+        ("clip", {"clip": 0.0}),
+        ("releases", {"releases": 0}),
+        ("adjacency", {"adjacency": "none"}),
+        ("spent", {"spent": "crash"}),
+        ("mechanism", {"mechanism": "none"}),
+        ("delta", {"delta": 2.0}),
+    ],
+)
+def test_numbers_that_make_no_plan_are_refused(field, values):
+    with pytest.raises((InvalidParameter, ValueError)) as caught:
+        LocalPrivacy(**(LINE | values))
+    assert field in str(caught.value)
+
+
+@pytest.mark.parametrize("tasks", [("*",), ("learn*",)])
+def test_names_of_tasks_are_exact_and_a_pattern_ends_the_run(tmp_path, tasks):
+    """NVFlare reads no pattern in the tasks of filters: such a chain would never be asked."""
+    made = site(loud, tmp_path, tasks=tasks)
+    for name in ("train", "*"):
+        assert not content(made.does(task(name=name)))
+
+
+def test_a_second_line_in_one_job_ends_the_run(tmp_path, caplog):
+    made = site(loud, tmp_path)
+    made.engine.add_handler(LocalPrivacy(**LINE))
+    made.starts()
+    assert "must be one for all tasks of a job" in caplog.text
+    assert not any(mark in fobs.dumps(content(made.does(task()))) for mark in MARKS)
