@@ -31,7 +31,19 @@ from quietbit.privacy.guarantee import Guarantee
 from quietbit.wire.payload import Framed
 from quietbit.wire.uplink import Uplink
 
-__all__ = ["OwnRound"]
+__all__ = ["DELTA", "EPSILON", "GAUSSIAN", "OwnRound", "own_plan"]
+
+EPSILON = "quietbit.epsilon"  # the metric that says what a run has cost so far
+GAUSSIAN = "gaussian"
+DELTA = 1e-5
+
+
+def own_plan(*, mechanism: str, samples: Mapping[str, Any] | None, **choices: Any) -> Plan:
+    """Return the plan of a node that asks itself; ``samples`` has the keys of ``[samples]``."""
+    table = {"mechanism": mechanism, **choices}
+    if samples is not None:
+        table["samples"] = samples
+    return Plan.read({key: value for key, value in table.items() if value is not None})
 
 
 @final

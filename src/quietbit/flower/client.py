@@ -13,6 +13,10 @@ Frames   Flower sends the text of whatever an app raises to the server. So on an
          made before the app begins; it leaves at its moment where no other reply is complete by
          then.
 
+Line     an app with numbers of its own (``epsilon``, ``clip``, ...) also answers a server that has
+         not heard of quietbit: it asks itself, by the same gate and ledger, and sends the decoded
+         release in the place of the model (`federation.own_round`).
+
 In Flower's simulation runtime there is no owner, and whoever runs it is the server too: without a
 policy the rules of `Simulation` hold, an app that crashed is reported with its traceback, and
 nothing is guarded.
@@ -63,6 +67,7 @@ from quietbit.federation.client import (
 )
 from quietbit.federation.layout import ModelLayout
 from quietbit.federation.messages import ENCLOSED, MODEL, RECORD, SPEED, SUM, NodeName
+from quietbit.federation.own_round import DELTA, EPSILON, GAUSSIAN, OwnRound, own_plan
 from quietbit.federation.part import Arrival
 from quietbit.flower.patches import in_simulation
 from quietbit.node.gatekeeper import Gate
@@ -73,6 +78,7 @@ from quietbit.node.refusal import Reason, Refusal
 __all__ = ["PrivateClientApp"]
 
 ARRAYS = "arrays"  # where Flower's strategies put the model
+WEIGHT = "num-examples"  # what they weigh replies by: the number of examples is the node's secret
 OURS = (RECORD, SUM, MODEL)  # our records in a node's state
 BESIDE = (MODEL, SPEED, ENCLOSED)  # our records in a message that no app is shown
 Register: TypeAlias = Callable[[ClientAppCallable], ClientAppCallable]
@@ -108,6 +114,10 @@ class PrivateClientApp(ClientApp):
     policy or gatekeeper; without one a SuperNode releases nothing. ``simulation`` changes the rules
     of nodes in Flower's simulation runtime, which have no owner; on a SuperNode it does nothing.
     ``start`` gives the model of round 0, where the app ships with it (`quietbit.replay.start`).
+
+    With an ``epsilon``, for all ``releases`` of a node in a run, the app also answers strategies
+    other than `PrivateStrategy`: with the decoded release in the place of the trained model, and
+    with one example as its weight. ``samples`` has the keys of a plan's ``[samples]``.
     """
 
     def __init__(
@@ -117,8 +127,15 @@ class PrivateClientApp(ClientApp):
         *,
         simulation: Simulation | None = None,
         start: Start | None = None,
+        epsilon: float | None = None,
+        delta: float = DELTA,
+        clip: float | None = None,
+        releases: int | None = None,
+        adjacency: str | None = None,
+        mechanism: str = GAUSSIAN,
+        samples: Mapping[str, Any] | None = None,
     ) -> None:
-        """Keep the rules of a simulation; refuse a gate inside this one."""
+        """Keep the rules of a simulation; refuse a gate inside this one, and half a line."""
         super().__init__(client_fn, mods)
         rules = Simulation() if simulation is None else simulation
         require(isinstance(rules, Simulation), "simulation", simulation, "a Simulation")
@@ -126,6 +143,10 @@ class PrivateClientApp(ClientApp):
             _refuse_gate(inner)
         self.simulation = rules
         self.start = start
+        self.plan = None
+        line = {"epsilon": epsilon, "clip": clip, "releases": releases, "adjacency": adjacency}
+        if any(value is not None for value in (*line.values(), samples)):
+            self.plan = own_plan(delta=delta, mechanism=mechanism, samples=samples, **line)
 
     def __init_subclass__(cls) -> None:
         """Refuse a class that could answer in another way."""
@@ -188,6 +209,8 @@ class _Exchange:
     call: ClientAppCallable  # the app's own functions, with its mods and lifespan around them
     outbox: Outbox[_Answer]
     simulated: bool
+    own: OwnRound | None = None  # where the app asks itself
+    record: str = ARRAYS  # the name of the model's record
 
     @classmethod
     def of(
@@ -231,8 +254,7 @@ class _Exchange:
         gate: Gate | None = None
         try:
             gate = self._gate()
-            plan = plan_of(self.context.run_config, gate.rules.mechanisms)
-            opened = OpenRequest.read(gate, plan, subject, self._arrival(subject), self._name())
+            opened = self._opened(gate, subject)
             answer = opened.step()
             if answer is not None:
                 record = ConfigRecord({"step": opened.request.part.step, "answer": answer})
@@ -245,6 +267,32 @@ class _Exchange:
             self._put(self._declined(gate, error))
             return
         self._release(gate, turn)
+
+    def _opened(self, gate: Gate, subject: Subject) -> OpenRequest:
+        """Read the server's request; where a plain strategy sends none, that of the app's line."""
+        arrival = self._arrival(subject)
+        name = self._name()
+        line = self.app.plan
+        if line is None or RECORD in self.message.content:
+            plan = plan_of(self.context.run_config, gate.rules.mechanisms)
+            if line is not None and plan.update_target != line.update_target:
+                rule = f"{line.update_target}, the app's own"
+                raise InvalidParameter.of("budget of the run", rule, str(plan.update_target))
+            return OpenRequest.read(gate, plan, subject, arrival, name)
+        number = gate.last_round(name.run) + 1
+        self.own = OwnRound.begin(line, name.run, number, arrival.arrays)
+        self.record = arrival.kind
+        return OpenRequest.read(gate, self.own.plan, subject, self.own.arrival, name)
+
+    def _content(self, numbers: dict[str, float], release: bytes) -> RecordDict:
+        """Return what a reply holds: the release, or what it decodes to, and the numbers."""
+        if self.own is None:
+            return _content(numbers, release)
+        weights = self.own.weights(release)
+        arrays = ArrayRecord({key: Array(value) for key, value in weights.items()})
+        spent = {EPSILON: self.own.spent().epsilon_upper} if EPSILON in numbers else {}
+        metrics = MetricRecord({WEIGHT: 1.0, **numbers, **spent})
+        return RecordDict({self.record: arrays, messages.METRICS: metrics})
 
     def _name(self) -> NodeName:
         context = self.context
@@ -278,7 +326,7 @@ class _Exchange:
         """Call the app and put the one release of an accepted request into the outbox."""
         if turn.zero is not None:
             zeros = dict.fromkeys(turn.names, 0.0)
-            self._accept(turn.moment, _content(zeros, turn.zero))
+            self._accept(turn.moment, self._content(zeros, turn.zero))
         elif not self.simulated:
             noted = _error_reply(self.message, _refusal_text(Refusal(Reason.NOTED)))
             reply = self._stamped(noted, turn.moment)
@@ -296,8 +344,8 @@ class _Exchange:
             update = result.update
             numbers = result.numbers
         try:
-            content = _content(numbers, turn.release(update))
-            if crashes and self.simulated:
+            content = self._content(numbers, turn.release(update))
+            if crashes and self.simulated and self.own is None:
                 shown = messages.crash_text(crashes[0])
                 content[messages.CRASHED] = ConfigRecord({"traceback": shown})
             reply = Message(content, reply_to=self.message)
@@ -319,14 +367,18 @@ class _Exchange:
         # Where nothing of the app's answer could leave, the app is not asked: its time tells
         # nothing.
         if not names:
-            self._put(Message(RecordDict(), reply_to=self.message))
+            self._put(Message(self._numbers({}), reply_to=self.message))
             return
         moment = AnswerTime(seconds)
-        self._accept(moment, _metrics(dict.fromkeys(names, 0.0)))
+        self._accept(moment, self._numbers(dict.fromkeys(names, 0.0)))
         result = self._run_app(moment, names, lambda content: None, [])
         if result is not None:
-            reply = Message(_metrics(result.numbers), reply_to=self.message)
+            reply = Message(self._numbers(result.numbers), reply_to=self.message)
             self.outbox.put(_Answer(self._stamped(reply, moment), self._state_after(result)))
+
+    def _numbers(self, numbers: dict[str, float]) -> RecordDict:
+        """Return the numbers that the owner lets out, and what a plain strategy weighs them by."""
+        return _metrics(numbers if self.app.plan is None else {WEIGHT: 1.0, **numbers})
 
     def _run_app(
         self,

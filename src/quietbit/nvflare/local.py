@@ -37,21 +37,27 @@ from nvflare.apis.utils.task_utils import materialize_lazy_download_refs
 from nvflare.app_common.ccwf.client_ctl import ClientSideController
 
 from quietbit.errors import check_known, require
-from quietbit.federation.client import OpenRequest, Subject, Turn, gate_for, owner_keys, refusal
+from quietbit.federation.client import (
+    OpenRequest,
+    Subject,
+    Turn,
+    gate_for,
+    owner_keys,
+    refusal,
+    serving,
+)
 from quietbit.federation.layout import named_arrays
-from quietbit.federation.own_round import OwnRound
-from quietbit.federation.plan import Plan
-from quietbit.node.gate import Gate, LocalGate
+from quietbit.federation.own_round import DELTA, EPSILON, GAUSSIAN, OwnRound, own_plan
+from quietbit.node.gate import LocalGate
+from quietbit.node.gatekeeper import Gate
 from quietbit.node.ledger import FileLedger
 from quietbit.node.policy import Simulation
-from quietbit.node.release import serving
 from quietbit.nvflare.client import node_name
 from quietbit.nvflare.task import app_answer, as_kind, kind_of
 
 __all__ = ["LocalPrivacy"]
 
 LOGGER = logging.getLogger(__name__)
-METRIC = "quietbit.epsilon"
 OUT = FilterKey.DELIMITER + FilterKey.OUT
 Execute = Callable[[str, Shareable, FLContext, Signal], Any]
 
@@ -74,8 +80,8 @@ class LocalPrivacy(Filter):  # type: ignore[misc]
         clip: float,
         releases: int,
         adjacency: str,
-        delta: float = 1e-5,
-        mechanism: str = "gaussian",
+        delta: float = DELTA,
+        mechanism: str = GAUSSIAN,
         samples: Mapping[str, Any] | None = None,
         spent: str = "error",
         stream: bool = False,
@@ -92,16 +98,14 @@ class LocalPrivacy(Filter):  # type: ignore[misc]
         self.spent = spent
         self.stream = stream
         check_known(spent, ["error", "zero"], "spent")
-        self._plan = Plan.read(
-            {
-                "mechanism": mechanism,
-                "clip": clip,
-                "epsilon": epsilon,
-                "delta": delta,
-                "adjacency": adjacency,
-                "releases": releases,
-                **({} if samples is None else {"samples": samples}),
-            }
+        self._plan = own_plan(
+            mechanism=mechanism,
+            samples=samples,
+            clip=clip,
+            epsilon=epsilon,
+            delta=delta,
+            adjacency=adjacency,
+            releases=releases,
         )
         self._tasks: frozenset[str] = frozenset()
         self._stands = False
@@ -254,9 +258,9 @@ class LocalPrivacy(Filter):  # type: ignore[misc]
                 [own.number, spent.epsilon_upper, spent.delta, spent.unit.value, self.adjacency]
             )
         owner = fl_ctx.get_prop(FLContextKey.SCOPE_PROPERTIES) or {}
-        if self.stream and (not owner_keys(owner) or METRIC in gate.rules.metrics):
+        if self.stream and (not owner_keys(owner) or EPSILON in gate.rules.metrics):
             dxo = create_analytic_dxo(
-                METRIC, spent.epsilon_upper, AnalyticsDataType.SCALAR, global_step=own.number
+                EPSILON, spent.epsilon_upper, AnalyticsDataType.SCALAR, global_step=own.number
             )
             send_analytic_dxo(self, dxo, fl_ctx)
 
