@@ -155,10 +155,11 @@ def test_a_run_with_another_budget_than_the_apps_is_declined():
 def test_on_a_node_its_owner_decides(tmp_path):
     rules = {"epsilon": 8.0, "mechanisms": ("gaussian",), "response_seconds": 0.0}
     policy = write_policy(tmp_path, **rules)
-    owned = Plain(FedAvg(), mod=gated(**LINE), nodes=NODES[:1], quietbit_policy=policy)
+    alone = FedAvg(min_train_nodes=1, min_available_nodes=1)
+    owned = Plain(alone, mod=gated(**LINE), nodes=NODES[:1], quietbit_policy=policy)
     (reply,) = owned.replies(1, model())
     assert set(reply.content) == {"arrays", "quietbit-metrics"}
-    without = Plain(FedAvg(), mod=gated(**LINE), nodes=NODES[:1])
+    without = Plain(alone, mod=gated(**LINE), nodes=NODES[:1])
     assert without.replies(1, model())[0].has_error()
 
 
