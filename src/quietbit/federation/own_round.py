@@ -73,6 +73,11 @@ class OwnRound:
         return ModelLayout.of(self.arrays, self.plan.local_arrays)
 
     @property
+    def count(self) -> tuple[int, int | None]:
+        """How many releases there are with this one, and how many are planned."""
+        return self.number, self.plan.releases
+
+    @property
     def arrival(self) -> Arrival:
         """The message that quietbit's server would have sent with this model."""
         record = request_record(self.number, self.mechanism, self.plan.clip)

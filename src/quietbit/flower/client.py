@@ -275,10 +275,12 @@ class _Exchange:
         line = self.app.plan
         if line is None or RECORD in self.message.content:
             plan = plan_of(self.context.run_config, gate.rules.mechanisms)
-            if line is not None and plan.update_target != line.update_target:
-                rule = f"{line.update_target}, the app's own"
-                raise InvalidParameter.of("budget of the run", rule, str(plan.update_target))
+            if line is not None and plan.target != line.target:
+                rule = f"{line.target}, the app's own"
+                raise InvalidParameter.of("budget of the run", rule, str(plan.target))
+            _say_way("in quietbit's own messages, which its strategy decodes")
             return OpenRequest.read(gate, plan, subject, arrival, name)
+        _say_way("as decoded releases, in the place of trained models")
         number = gate.last_round(name.run) + 1
         self.own = OwnRound.begin(line, name.run, number, arrival.arrays)
         self.record = arrival.kind
@@ -349,6 +351,9 @@ class _Exchange:
                 shown = messages.crash_text(crashes[0])
                 content[messages.CRASHED] = ConfigRecord({"traceback": shown})
             reply = Message(content, reply_to=self.message)
+            if self.own is not None:
+                spent = self.own.spent().sentence()
+                log(INFO, "quietbit: %d of %d releases. %s", *self.own.count, spent)
         except Exception as error:
             reply = self._declined(gate, error, accepted=True)
         self.outbox.put(_Answer(self._stamped(reply, turn.moment), self._state_after(result)))
@@ -544,6 +549,12 @@ def _tables(content: RecordDict | None) -> Iterable[Mapping[str, Any]]:
     metrics = content.metric_records
     others = [name for name in content if name not in metrics]
     return [dict.fromkeys(others), *metrics.values()]
+
+
+@cache
+def _say_way(way: str) -> None:
+    """Say once per process how updates leave."""
+    log(INFO, "quietbit: updates leave %s.", way)
 
 
 @cache

@@ -246,7 +246,7 @@ class LocalPrivacy(Filter):  # type: ignore[misc]
     def _report(self, own: OwnRound, gate: Gate, fl_ctx: FLContext) -> None:
         """Say what this job has cost the site so far: in the log, a table and the metrics."""
         spent = own.spent()
-        LOGGER.info("quietbit: %d of %d releases. %s", own.number, self.releases, spent.sentence())
+        LOGGER.info("quietbit: %d of %d releases. %s", *own.count, spent.sentence())
         folder = Path(fl_ctx.get_engine().get_workspace().get_run_dir(fl_ctx.get_job_id()))
         table = folder / "quietbit-epsilon.csv"
         is_new = not table.exists()
