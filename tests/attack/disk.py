@@ -32,7 +32,8 @@ def compiled(folder: Path) -> Path:
 
 def environment(library: Path) -> dict[str, str]:
     """Return the variables of a program that meets the library."""
-    return {**os.environ, PRELOAD: str(library), "PYTHONPATH": str(ROOT)}
+    path = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
+    return {**os.environ, PRELOAD: str(library), "PYTHONPATH": os.pathsep.join(path)}
 
 
 def run(library: Path, code: str, *words: object) -> str:

@@ -86,14 +86,16 @@ print(failures)
 """
 
 
-@pytest.mark.parametrize("code", [5, 28])  # EIO, ENOSPC
+@pytest.mark.parametrize("code", [pytest.param(5, marks=pytest.mark.long), 28])  # EIO, ENOSPC
 def test_a_disk_that_fails_in_any_call_releases_nothing_and_counts_nothing_twice(
     tmp_path, library, code
 ):
     assert int(disk.run(library, ACCEPT, tmp_path, disk.WRITES, code)) >= 8
 
 
-@pytest.mark.parametrize("code", [4, 5, 37])  # EINTR, EIO, ENOLCK
+@pytest.mark.parametrize(
+    "code", [4, pytest.param(5, marks=pytest.mark.long), 37]
+)  # EINTR, EIO, ENOLCK
 def test_locks_that_fail(tmp_path, library, code):
     """Without the lock nothing is read, noted or released."""
     assert int(disk.run(library, ACCEPT, tmp_path, disk.LOCKS, code)) >= 1
@@ -120,7 +122,7 @@ print(made)
 """
 
 
-@pytest.mark.parametrize(("budget", "times"), [(1, 1), (7, 3)])
+@pytest.mark.parametrize(("budget", "times"), [pytest.param(1, 1, marks=pytest.mark.long), (7, 3)])
 def test_processes_that_send_at_once_release_what_the_budget_allows(tmp_path, budget, times):
     path = write_policy(tmp_path, releases=budget)
     senders = [

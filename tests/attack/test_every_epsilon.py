@@ -49,7 +49,11 @@ NODES = 6
 MOD = simulated(gated(simulation=Simulation(seed=3)))
 DATA = re.compile(r'<script type="application/json" id="data">(.*?)</script>', re.DOTALL)
 KINDS = ("plain", "evaluated", "scouts", "samples", "sums", "both")
-DRAWS = [(kind, seed) for seed in range(3) for kind in KINDS]
+DRAWS = [
+    pytest.param(kind, seed, marks=pytest.mark.long if seed else ())
+    for seed in range(3)
+    for kind in KINDS
+]
 
 
 def drawn(kind: str, seed: int) -> tuple[dict, int]:
@@ -251,7 +255,7 @@ LOCAL = [
 ]
 
 
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.long)])
 @pytest.mark.parametrize(("mechanism", "more"), LOCAL)
 def test_the_simulator_shows_what_the_schedule_costs(mechanism, more, seed):
     rng = random.Random(f"{mechanism} {more} {seed}")  # noqa: S311 - draws plans

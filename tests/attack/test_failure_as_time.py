@@ -56,18 +56,25 @@ APPS = {
 }
 
 
-@pytest.mark.parametrize("kind", ["train", "evaluate"])
-def test_an_answer_leaves_at_its_moment_whatever_the_app_does(tmp_path, kind):
+@pytest.mark.parametrize(
+    ("kind", "names"),
+    [
+        ("train", APPS),
+        ("evaluate", ("fails at once", "overruns")),
+        pytest.param("evaluate", APPS, marks=pytest.mark.long),
+    ],
+)
+def test_an_answer_leaves_at_its_moment_whatever_the_app_does(tmp_path, kind, names):
     """The stamp is a multiple of the grain, at most one grain after the answer time; the reply
     leaves then.
     """
     path = write_policy(tmp_path, epsilon=1e4, response_seconds=0.9, metrics=("train_loss",))
     place = context(11, config=CONFIG | {"quietbit.epsilon": 1e3}, quietbit_policy=path)
     seen = {}
-    for number, (name, call) in enumerate(APPS.items(), 1):
+    for number, name in enumerate(names, 1):
         asked = request(number, kind=kind)
         begun = time.time()
-        reply = gated()(asked, place, call)
+        reply = gated()(asked, place, APPS[name])
         left, stamp = time.time(), reply.metadata.created_at
         assert stamp / GRAIN == round(stamp / GRAIN)
         assert reply.metadata.ttl == asked.metadata.ttl - (stamp - asked.metadata.created_at)
@@ -76,7 +83,7 @@ def test_an_answer_leaves_at_its_moment_whatever_the_app_does(tmp_path, kind):
     for waited, late in seen.values():
         assert 1.0 <= waited < 1.0 + GRAIN + 0.1 or waited > 2.0  # 0.9 is rounded up to the grain
         assert 0 <= late < 0.1
-    assert books(tmp_path).releases == (len(APPS) if kind == "train" else 0)
+    assert books(tmp_path).releases == (len(names) if kind == "train" else 0)
 
 
 def test_an_app_that_is_late_releases_zero(tmp_path):

@@ -15,10 +15,11 @@ CAMPAIGN = Path(__file__).parent / "kill_campaign.py"
 
 
 @pytest.mark.skipif(not disk.is_possible(), reason="needs a C compiler on Linux")
-def test_every_round_that_was_begun_is_in_the_ledger():
+@pytest.mark.parametrize("kills", [8, pytest.param(50, marks=pytest.mark.long)])
+def test_every_round_that_was_begun_is_in_the_ledger(kills):
     """Noted are all rounds that were begun, and no more than one beside them per kill."""
     done = subprocess.run(
-        [sys.executable, str(CAMPAIGN), "25"],
+        [sys.executable, str(CAMPAIGN), str(kills)],
         capture_output=True,
         text=True,
         timeout=300,

@@ -49,6 +49,7 @@ APPS = {
     "returns nothing": lambda *_: None,
     "a slow filter": trained(),
 }
+FEW = ("fails at once", "overruns", "a slow filter")
 
 
 @pytest.fixture
@@ -73,19 +74,28 @@ def told(site, task):
     return reply, check % GRAIN < 0.1 and took < 2 * GRAIN
 
 
-@pytest.mark.parametrize("name", ["train", "validate", "evaluate"])
-def test_a_task_ends_at_its_moment_whatever_happened_in_it(quiet, tmp_path, name):
+@pytest.mark.parametrize(
+    ("name", "kinds"),
+    [
+        ("train", APPS),
+        ("validate", FEW),
+        ("evaluate", FEW),
+        pytest.param("validate", APPS, marks=pytest.mark.long),
+        pytest.param("evaluate", APPS, marks=pytest.mark.long),
+    ],
+)
+def test_a_task_ends_at_its_moment_whatever_happened_in_it(quiet, tmp_path, name, kinds):
     rules = {"epsilon": 1e4, "response_seconds": SECONDS, "metrics": ("loss",), "evaluate": 100.0}
     properties = {"quietbit.policy": write_policy(tmp_path, **rules)}
-    releases = TRIES * len(APPS)
+    releases = TRIES * len(kinds)
     config = {**CONFIG, "quietbit.releases": releases, "quietbit.evaluate.epsilon": 0.2}
     server = Server(config, validations=["evaluate"] if name == "evaluate" else ["none"])
     numbers = count()
     replies = {}
-    for kind, app in APPS.items():
+    for kind in kinds:
         for _ in range(TRIES):
             tasks = ("train", "validate", "evaluate")
-            site = Site(app, simulated=False, properties=properties, tasks=tasks)
+            site = Site(APPS[kind], simulated=False, properties=properties, tasks=tasks)
             if kind == "a slow filter":
                 site.runner.task_result_filters[f"{name}/out"].insert(0, Dawdles())
             asked = "evaluate" if name == "evaluate" else "train"

@@ -195,7 +195,7 @@ def test_nodes_send_coordinates_in_the_servers_directions():
     assert gain > 0.02  # six deviations of the noise below the mean of 12 trainings, 0.154
 
 
-@pytest.mark.slow
+@pytest.mark.long  # the test above has the same without the engine
 @pytest.mark.skipif(
     find_spec("flwr") is None or find_spec("ray") is None, reason="needs quietbit[flower]"
 )

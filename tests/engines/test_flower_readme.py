@@ -98,6 +98,7 @@ def test_the_snippet_of_the_readme_works_as_it_stands(tmp_path):
     assert "Releases per node, in this run: fewest 20 (epsilon 8)" in report
 
 
+@pytest.mark.long  # tests/engines/flower/test_unprotected.py has the same without the engine
 def test_a_run_of_plain_apps_ends_in_its_first_round(tmp_path):
     """It went on to the end, was sent raw weights every round, and said "epsilon <= 8"."""
     change = ("", "")

@@ -153,7 +153,7 @@ while flare.is_running():
 """
 
 
-@pytest.mark.slow
+@pytest.mark.long  # without processes: tests/engines/nvflare/test_patches.py
 def test_a_server_that_asks_for_errors_gets_no_word_of_them(tmp_path):
     """Real processes and sockets: a script that fails on a patient's value, and a server that
     asks the job's cell.
@@ -211,15 +211,8 @@ while flare.is_running():
 """
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "bare",
-    [
-        pytest.param(("site-1", "site-2", "site-3"), id="all"),
-        # Without processes: tests/engines/nvflare/test_unprotected.py
-        pytest.param(("site-2",), id="one", marks=pytest.mark.long),
-    ],
-)
+@pytest.mark.long  # without processes: tests/engines/nvflare/test_unprotected.py
+@pytest.mark.parametrize("bare", [("site-1", "site-2", "site-3"), ("site-2",)], ids=["all", "one"])
 def test_sites_without_filters_are_asked_once_and_no_epsilon_is_said(tmp_path, bare):
     """In NVFlare's own processes: their trained models arrive, and come to nothing."""
     made = simulate(tmp_path, BARE, *bare, script=RAW)

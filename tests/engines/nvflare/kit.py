@@ -70,6 +70,7 @@ NEARLY_EXACT = {
     "quietbit.adjacency": "replace-one",
 }
 UPLINK = "quietbit.nvflare.client.PrivateUplink"
+FAILED: list[object] = []  # the interfaces of scripts that did not come back
 CELLS = itertools.count()  # NVFlare knows every cell of a process by its name
 SHAPES = {"weight": (5, 7), "bias": (7,)}
 DIMENSION = 42
@@ -258,12 +259,17 @@ class Site:
         return self.engine.on_the_wire[before:]
 
 
-def scripts_are_back(seconds=5.0):
-    """Wait until scripts have left `flare.send`: NVFlare forgets a model that comes before."""
+def scripts_are_back(seconds=3.0):
+    """Wait until scripts have left `flare.send`: NVFlare forgets a model that comes before.
+
+    Who is not back by then has failed, and is waited for once.
+    """
     end = time.monotonic() + seconds
-    for context in list(client_api.context_dict.values()):
-        while getattr(context.api, "fl_model", None) is not None and time.monotonic() < end:
+    for context in client_api.context_dict.values():
+        while getattr(context.api, "fl_model", None) is not None and context.api not in FAILED:
             time.sleep(0.01)
+            if time.monotonic() > end:
+                FAILED.append(context.api)
 
 
 def script_site(tmp_path, script, **options) -> Site:
