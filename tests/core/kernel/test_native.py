@@ -130,6 +130,18 @@ def test_a_library_is_named_by_its_sources_and_built_once(tmp_path: Path) -> Non
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted([source.name, second.name])
 
 
+@needs_compiler
+def test_a_library_built_elsewhere_has_the_same_bytes(tmp_path: Path) -> None:
+    """Of whole wheels `tests/packaging` says the same, every night."""
+    found = []
+    for name in ("here", "somewhere else"):
+        (tmp_path / name).mkdir()
+        source = tmp_path / name / "small.c"
+        source.write_text("const char *answer(void) { return __func__; }\n")
+        found.append(build.build_library(source, (source.name,)).read_bytes())
+    assert found[0] == found[1]
+
+
 def test_a_failing_compiler_is_named(tmp_path: Path) -> None:
     source = tmp_path / "broken.c"
     source.write_text("#error broken on purpose\n")
