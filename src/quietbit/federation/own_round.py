@@ -26,7 +26,6 @@ from quietbit.federation.part import Arrival
 from quietbit.federation.plan import Plan
 from quietbit.mechanism.base import Mechanism
 from quietbit.node.request import run_name
-from quietbit.privacy.account import Account
 from quietbit.privacy.guarantee import Guarantee
 from quietbit.wire.payload import Framed
 from quietbit.wire.uplink import Uplink
@@ -73,11 +72,6 @@ class OwnRound:
         return ModelLayout.of(self.arrays, self.plan.local_arrays)
 
     @property
-    def count(self) -> tuple[int, int | None]:
-        """How many releases there are with this one, and how many are planned."""
-        return self.number, self.plan.releases
-
-    @property
     def arrival(self) -> Arrival:
         """The message that quietbit's server would have sent with this model."""
         record = request_record(self.number, self.mechanism, self.plan.clip)
@@ -96,11 +90,11 @@ class OwnRound:
             differences[name] = pieces[name].astype(kind)
         return differences
 
-    def spent(self) -> Guarantee:
-        """Return what this round and those before it cost: all numbers from 1 on are releases."""
-        account = Account(self.plan.update_target, "adaptive")
-        cost = self.plan.release(self.mechanism.priced_as)
-        return account.spend(cost, self.number).guarantee()
+    def sentence(self, epsilon: float) -> str:
+        """Say which release this is, and that all of the run so far have cost ``epsilon``."""
+        target = self.plan.target
+        found = Guarantee(epsilon, target.delta, target.unit, target.adjacency, target.trust)
+        return f"{self.number} of {self.plan.releases} releases. {found.sentence()}"
 
     def _decoded(self, release: bytes) -> FloatVector:
         payload = bytes(Framed.from_bytes(release).payload)

@@ -211,6 +211,7 @@ class _Exchange:
     simulated: bool
     own: OwnRound | None = None  # where the app asks itself
     record: str = ARRAYS  # the name of the model's record
+    spent: float = 0.0  # the epsilon of the run's releases, this one among them
 
     @classmethod
     def of(
@@ -263,6 +264,8 @@ class _Exchange:
             opened.check()
             self.message.content = _with_model(self.message.content, opened.arrival)
             turn = opened.accept(with_zero=not self.simulated)
+            if self.own is not None:
+                self.spent = gate.spent(opened.request)
         except Exception as error:
             self._put(self._declined(gate, error))
             return
@@ -292,7 +295,7 @@ class _Exchange:
             return _content(numbers, release)
         weights = self.own.weights(release)
         arrays = ArrayRecord({key: Array(value) for key, value in weights.items()})
-        spent = {EPSILON: self.own.spent().epsilon_upper} if EPSILON in numbers else {}
+        spent = {EPSILON: self.spent} if EPSILON in numbers else {}
         metrics = MetricRecord({WEIGHT: 1.0, **numbers, **spent})
         return RecordDict({self.record: arrays, messages.METRICS: metrics})
 
@@ -352,8 +355,7 @@ class _Exchange:
                 content[messages.CRASHED] = ConfigRecord({"traceback": shown})
             reply = Message(content, reply_to=self.message)
             if self.own is not None:
-                spent = self.own.spent().sentence()
-                log(INFO, "quietbit: %d of %d releases. %s", *self.own.count, spent)
+                log(INFO, "quietbit: %s", self.own.sentence(self.spent))
         except Exception as error:
             reply = self._declined(gate, error, accepted=True)
         self.outbox.put(_Answer(self._stamped(reply, turn.moment), self._state_after(result)))

@@ -34,7 +34,7 @@ from quietbit.mechanism.abilities import summable
 from quietbit.mechanism.base import Batch, Mechanism
 from quietbit.mechanism.batch import draw_batch
 from quietbit.mechanism.registry import identity_of
-from quietbit.node.budget import Budget, Proposal
+from quietbit.node.budget import Budget, Proposal, account_of
 from quietbit.node.costs import SavedCosts, costs_beside
 from quietbit.node.ledger import (
     RESPONSE,
@@ -156,6 +156,13 @@ class LocalGate:
     def last_round(self, run: int) -> int:
         """Return the last round of a run that was noted; 0 if there is none."""
         return self.ledger.read().last_round(str(run))
+
+    def spent(self, request: Request) -> float:
+        """Return the epsilon of all updates of the request's run that are noted, under its cap."""
+        state = self.ledger.read()
+        run = str(request.run)
+        account = account_of(state, request.cap, run=run, saved=self._saved_costs)
+        return account.guarantee().epsilon_upper
 
     def forget(self, run: int) -> None:
         """Delete the secrets of a run's sum, if there are any: the node has left it."""

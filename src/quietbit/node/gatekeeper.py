@@ -11,6 +11,7 @@ Idea     a run ships the code that trains, so no rule can be enforced inside tha
 | `{"ask": "rules"}` | what an app must know of the policy |
 | `{"ask": "step", "request"}` | `{}` + the answer to a step of a masked sum |
 | `{"ask": "round", "run"}` | the last round of the run that was noted |
+| `{"ask": "spent", "request"}` | the epsilon of the run's updates that were noted |
 | `{"ask": "forget", "run"}` | `{}`: the secrets of the run's sum are deleted |
 | `{"ask": "release", "request"}` | `{"accepted": true}`: checked and noted; the app trains |
 | `{"draw": n}` | `{}` + places: a batch is drawn, where samples are protected |
@@ -144,12 +145,15 @@ class Gatekeeper:
             send(connection, {})
         elif what == "round":
             send(connection, {"round": gate.last_round(int(message["run"]))})
+        elif what == "spent":
+            epsilon = gate.spent(Request.from_json(message.get("request")))
+            send(connection, {"epsilon": epsilon})
         elif what == "step":
             send(connection, {}, gate.step(Request.from_json(message.get("request"))))
         elif what == "release":
             self._release(connection, Request.from_json(message.get("request")))
         else:
-            raise InvalidParameter.of("ask", "rules, round, step, release or forget", what)
+            raise InvalidParameter.of("ask", "rules, round, spent, step, release or forget", what)
 
     def _release(self, connection: socket.socket, request: Request) -> None:
         """Accept a request, serve batches, and answer the update with its release."""
@@ -230,6 +234,10 @@ class RemoteGate:
     def last_round(self, run: int) -> int:
         """Return the last round of a run that the gatekeeper noted; 0 if there is none."""
         return check_int(self._ask({"ask": "round", "run": run})[0]["round"], "round", 0)
+
+    def spent(self, request: Request) -> float:
+        """Return the epsilon of all updates of the request's run that the gatekeeper noted."""
+        return float(self._ask({"ask": "spent", "request": request.to_json()})[0]["epsilon"])
 
     def forget(self, run: int) -> None:
         """Abandon the run's masked sum."""

@@ -166,7 +166,7 @@ class LocalPrivacy(Filter):  # type: ignore[misc]
         try:
             received = _whole(data, fl_ctx, abort)
             gate = self._gate(fl_ctx)
-            own, turn = self._accept(gate, received, fl_ctx)
+            own, turn, spent = self._accept(gate, received, fl_ctx)
         except Exception as error:
             public = refusal(error, gate)
             LOGGER.error("quietbit: task %s is declined: %s.", name, public.reason.value)
@@ -182,7 +182,7 @@ class LocalPrivacy(Filter):  # type: ignore[misc]
         release = turn.release(update)
         self._note_kind(result)
         reply = self._reply(own, release, kind_of(from_shareable(received).data))
-        self._report(own, gate, fl_ctx)
+        self._report(own, spent, gate, fl_ctx)
         time.sleep(max(0.0, turn.moment.left()))
         return reply
 
@@ -201,8 +201,10 @@ class LocalPrivacy(Filter):  # type: ignore[misc]
             FileLedger.create(str(ledger), str(counter))
         return LocalGate(Simulation(), FileLedger(str(ledger), str(counter), self._state), {})
 
-    def _accept(self, gate: Gate, received: Shareable, fl_ctx: FLContext) -> tuple[OwnRound, Turn]:
-        """Note the next release of this job in the ledger."""
+    def _accept(
+        self, gate: Gate, received: Shareable, fl_ctx: FLContext
+    ) -> tuple[OwnRound, Turn, float]:
+        """Note the next release of this job in the ledger; return what all of them cost, too."""
         dxo = from_shareable(received)
         is_model = dxo.data_kind == DataKind.WEIGHTS
         require(is_model, "kind of the task's data", dxo.data_kind, "weights")
@@ -211,7 +213,8 @@ class LocalPrivacy(Filter):  # type: ignore[misc]
         own = OwnRound.begin(self._plan, name.run, number, named_arrays(dxo.data))
         opened = OpenRequest.read(gate, own.plan, Subject.UPDATE, own.arrival, name)
         opened.check()
-        return own, opened.accept(with_zero=True)
+        turn = opened.accept(with_zero=True)
+        return own, turn, gate.spent(opened.request)
 
     def _note_kind(self, result: Shareable | None) -> None:
         """Remember which kind of data this job's app answers with, once."""
@@ -243,10 +246,10 @@ class LocalPrivacy(Filter):  # type: ignore[misc]
             arrays = {name: 0 * array for name, array in arrays.items()}
         return _data(self._kind, arrays, kind_of(weights))
 
-    def _report(self, own: OwnRound, gate: Gate, fl_ctx: FLContext) -> None:
+    def _report(self, own: OwnRound, spent: float, gate: Gate, fl_ctx: FLContext) -> None:
         """Say what this job has cost the site so far: in the log, a table and the metrics."""
-        spent = own.spent()
-        LOGGER.info("quietbit: %d of %d releases. %s", *own.count, spent.sentence())
+        LOGGER.info("quietbit: %s", own.sentence(spent))
+        target = own.plan.target
         folder = Path(fl_ctx.get_engine().get_workspace().get_run_dir(fl_ctx.get_job_id()))
         table = folder / "quietbit-epsilon.csv"
         is_new = not table.exists()
@@ -255,12 +258,12 @@ class LocalPrivacy(Filter):  # type: ignore[misc]
             if is_new:
                 rows.writerow(["release", "epsilon", "delta", "unit", "adjacency"])
             rows.writerow(
-                [own.number, spent.epsilon_upper, spent.delta, spent.unit.value, self.adjacency]
+                [own.number, spent, target.delta, target.unit.value, target.adjacency.value]
             )
         owner = fl_ctx.get_prop(FLContextKey.SCOPE_PROPERTIES) or {}
         if self.stream and (not owner_keys(owner) or EPSILON in gate.rules.metrics):
             dxo = create_analytic_dxo(
-                EPSILON, spent.epsilon_upper, AnalyticsDataType.SCALAR, global_step=own.number
+                EPSILON, spent, AnalyticsDataType.SCALAR, global_step=own.number
             )
             send_analytic_dxo(self, dxo, fl_ctx)
 

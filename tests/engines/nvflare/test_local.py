@@ -3,6 +3,7 @@ budget that is used up declines.
 """
 
 import csv
+import threading
 
 import numpy as np
 import pytest
@@ -15,8 +16,13 @@ from nvflare.apis.workspace import Workspace
 from nvflare.fuel.utils import fobs
 
 from engines.nvflare.kit import DIMENSION, JOB, App, Site, owned, trained, weights
+from federation.node.makers import books, write_policy
 from quietbit.errors import InvalidParameter
 from quietbit.federation.plan import Plan
+from quietbit.node.gate import LocalGate
+from quietbit.node.gatekeeper import Gatekeeper
+from quietbit.node.ledger import FileLedger
+from quietbit.node.policy import Policy
 from quietbit.nvflare import LocalPrivacy
 
 LINE = {"epsilon": 4.0, "clip": 1.0, "releases": 3, "adjacency": "zero-out"}
@@ -216,6 +222,30 @@ def test_an_owners_policy_stands_above_the_line(tmp_path):
     allowed = site(trained(0.01), tmp_path, LINE | {"clip": 0.5}, properties=owner)
     assert content(allowed.does(task()))
     assert not (tmp_path / "quietbit").exists(), "the owner's ledger is the one"
+
+
+def test_a_gatekeeper_notes_and_counts_for_the_line(tmp_path):
+    rules = {"epsilon": 100.0, "mechanisms": ("gaussian",), "response_seconds": 0.0}
+    policy = Policy.load(write_policy(tmp_path, **rules))
+    local = LocalGate(policy, FileLedger(policy.ledger, policy.counter), {})
+    keeper = Gatekeeper(local, tmp_path / "gate")
+    thread = threading.Thread(target=keeper.serve)
+    thread.start()
+    try:
+        owner = {"quietbit.gatekeeper": str(tmp_path / "gate")}
+        made = site(trained(0.01), tmp_path, properties=owner)
+        for number in range(3):
+            assert content(made.does(task(number=str(number))))
+        assert not content(made.does(task(number="4")))
+    finally:
+        keeper.stop()
+        thread.join()
+    noted = [(release.round, release.run) for release in books(tmp_path).noted]
+    assert [number for number, _ in noted] == [1, 2, 3]
+    with open(tmp_path / JOB / "quietbit-epsilon.csv", encoding="utf-8") as file:
+        spent = [float(row["epsilon"]) for row in csv.DictReader(file)]
+    assert spent == sorted(spent)
+    assert 3.9 < spent[-1] <= 4.0
 
 
 @pytest.mark.parametrize(
