@@ -62,9 +62,17 @@ def kernel(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> A
     return select(request.param)
 
 
-def each(values: Iterable[Any], few: Iterable[Any] = ()) -> list[tuple[str, Any]]:
-    """Return every kernel with every value, but Triton with a few: it has tests of its own."""
-    return [(name, value) for name in NAMES for value in (few if name == "triton" else values)]
+def each(values: Iterable[Any], few: Iterable[Any] = ()) -> list[Any]:
+    """Return every kernel with every value, but Triton with a few, of which its interpreter has
+    most at night: it has tests of its own.
+    """
+    found: list[Any] = [(name, value) for name in NAMES if name != "triton" for value in values]
+    if "triton" not in NAMES:
+        return found
+    slow = () if torch.cuda.is_available() else (pytest.mark.long,)
+    for place, value in enumerate(few):
+        found.append(pytest.param("triton", value, marks=slow if place > 1 else ()))
+    return found
 
 
 def length(kernel: Any, size: int) -> int:
@@ -217,15 +225,14 @@ def test_shapes_layouts_and_lists(kernel: Any) -> None:
     assert kernel.norm(parts, 2) == REFERENCE.norm(parts, 2)
 
 
-@pytest.mark.parametrize(
-    ("magnitude", "scale", "factor"),
-    [(1e300, 0.5, 3e-301), (1e-38, 1e38, 1.0), (1e-300, 1e-9, 1.0)],
-)
+EXTREME = [(1e300, 0.5, 3e-301), (1e-38, 1e38, 1.0), (1e-300, 1e-9, 1.0)]
+
+
+@over("extreme", EXTREME, few=EXTREME[:1])
 @pytest.mark.parametrize("kind", [np.float32, np.float64])
 @pytest.mark.parametrize("bits", [1, 2])
-def test_extreme_magnitudes(
-    kernel: Any, magnitude: float, scale: float, factor: float, kind: Any, bits: int
-) -> None:
+def test_extreme_magnitudes(kernel: Any, extreme: Any, kind: Any, bits: int) -> None:
+    magnitude, scale, factor = extreme
     sampler = make_sampler(2, bits, 2.0, scale)
     with np.errstate(over="ignore", under="ignore"):
         inputs = (update(length(kernel, 2001), 9, np.float64) * magnitude).astype(kind)
@@ -526,11 +533,12 @@ def test_measuring_and_sampling_apart_release_what_they_should_not(kernel: Any, 
     np.testing.assert_array_equal(out, unclipped)
 
 
-@pytest.mark.parametrize(
-    ("magnitude", "radius"),
-    [(1e300, 1.0), (1e-300, 1e-301), (1e-300, 1.0), (0.0, 1.0), (1e200, 1e-200)],
-)
-def test_extreme_updates_are_clipped(kernel: Any, magnitude: float, radius: float) -> None:
+CLIPPED = [(1e300, 1.0), (1e-300, 1e-301), (1e-300, 1.0), (0.0, 1.0), (1e200, 1e-200)]
+
+
+@over("clipped", CLIPPED, few=CLIPPED[:1])
+def test_extreme_updates_are_clipped(kernel: Any, clipped: Any) -> None:
+    magnitude, radius = clipped
     sampler, inputs = make_sampler(2, 1, 2.0, 0.5), update(length(kernel, 3001), 4, np.float64)
     inputs *= magnitude
     out, expected = np.full((2, packed_size(1, inputs.size)), 0xAA, np.uint8)

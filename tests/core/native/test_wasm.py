@@ -86,14 +86,13 @@ await Client.load(module, table).then(
 def test_node_sends_two_thousand_payloads_of_python(tmp_path: Path) -> None:
     files = []
     for name, uplink in uplinks().items():
-        content = vectors(name, uplink) | {"releases": [], "zeroed": [], "table": None}
+        content = vectors(name, uplink, table_of(uplink)) | {"releases": [], "zeroed": []}
         for number, update in enumerate(updates(uplink.mechanism.ball.dimension, 100, 3)):
             key = hashlib.sha256(f"{name} {number}".encode()).digest()
             payload = by_python(uplink, update, key)
             content["releases"].append(
                 {"update": update.tobytes().hex(), "key": key.hex(), "payload": payload.hex()}
             )
-        content["table"] = base64.b64encode(table_of(uplink)).decode()
         files.append(tmp_path / f"{len(files)}.json")
         files[-1].write_text(json.dumps(content))
     assert run_node(*files)["payloads"] == 200 * len(files)

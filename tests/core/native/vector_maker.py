@@ -12,15 +12,14 @@ from __future__ import annotations
 
 import base64
 import json
-import os
-import tempfile
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from core.native.kit import by_python, table_of, text_of, updates, uplinks
+from core.native.kit import TARGET, by_python, text_of, updates, uplinks
 from quietbit import Uplink
+from quietbit.client_table import client_table
 from quietbit.mechanism.registry import describe, identity_of
 from quietbit.node.request import description_of
 
@@ -37,8 +36,8 @@ WRITTEN = (
 )
 
 
-def vectors(name: str, uplink: Uplink) -> dict[str, Any]:
-    """The vectors of one mechanism at one clip, from the reference kernel."""
+def vectors(name: str, uplink: Uplink, table: bytes) -> dict[str, Any]:
+    """The vectors of one mechanism at one clip with its table, from the reference kernel."""
     mechanism = uplink.mechanism
     dimension = mechanism.ball.dimension
     keys = [bytes(range(32)), b"\xff" * 32, *(np.random.default_rng(1).bytes(32) for _ in range(4))]
@@ -51,7 +50,6 @@ def vectors(name: str, uplink: Uplink) -> dict[str, Any]:
         }
         for update, key in zip(updates(dimension, 6, 9), keys, strict=True)
     ]
-    table = table_of(uplink)
     key = keys[2]
     zero = by_python(uplink, np.zeros(dimension, np.float32), key, "reference").hex()
     zeroed = []
@@ -83,7 +81,8 @@ def file_of(name: str) -> Path:
 
 if __name__ == "__main__":
     FOLDER.mkdir(exist_ok=True)
-    os.environ.setdefault("QUIETBIT_CACHE", tempfile.mkdtemp())
     known = uplinks()
     for name in WRITTEN:
-        file_of(name).write_text(json.dumps(vectors(name, known[name]), indent=1) + "\n")
+        table = client_table([known[name]], TARGET)
+        content = vectors(name, known[name], table)
+        file_of(name).write_text(json.dumps(content, indent=1) + "\n")
