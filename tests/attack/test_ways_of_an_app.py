@@ -40,7 +40,7 @@ pytestmark = [
 ]
 PATIENT = "record of patient 4711 did not load"
 SHIFT = np.linspace(-0.2, 0.3, DIMENSION)
-SECONDS = 0.5
+SECONDS = 0.25
 LOAD = 10.0  # seconds that a busy machine may be late
 FORKED: list[int] = []
 

@@ -342,7 +342,9 @@ def packed(names: set[str]) -> set[str]:
 
 def files_under(sources: Path) -> set[str]:
     return {
-        str(path.relative_to(sources)) for path in sources.glob("quietbit*/**/*") if path.is_file()
+        str(path.relative_to(sources))
+        for path in sources.glob("quietbit*/**/*")
+        if path.is_file() and path.suffix != ".pyc"
     }
 
 

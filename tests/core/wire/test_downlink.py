@@ -119,7 +119,7 @@ def test_bytes_of_a_hostile_server_are_refused_before_they_are_used(mechanism):
     good = play(mechanism, server_of(), 1)[0]
     rng = np.random.default_rng(0)
     refused = 0
-    for _ in range(1000):
+    for _ in range(300):
         bad = bytearray(good)
         for _ in range(int(rng.integers(1, 4))):
             bad[int(rng.integers(0, HEAD.size + 8))] = int(rng.integers(0, 256))
@@ -134,7 +134,7 @@ def test_bytes_of_a_hostile_server_are_refused_before_they_are_used(mechanism):
             refused += 1
         else:  # the last bits of a number may not change the step; a round before is left out
             assert fresh.digest == HEAD.unpack_from(bad)[-1] or fresh.round == 0
-    assert refused > 900
+    assert refused > 270
     head = list(HEAD.unpack_from(good))
     for place, value in (
         (2, 16),

@@ -214,8 +214,9 @@ def _tried(folder, scope, guards) -> bool:
     return spoke or SECRET in fobs.dumps(reply) or not set(content(reply)) <= {"quietbit"}
 
 
-def test_no_mutated_file_that_protects_nothing_passes_silently(site_folder):
-    """1,500 files with one to four mistakes: whatever NVFlare lets out, the check said so; and it
+@pytest.mark.parametrize("count", [200, pytest.param(1500, marks=pytest.mark.long)])
+def test_no_mutated_file_that_protects_nothing_passes_silently(site_folder, count):
+    """Files with one to four mistakes: whatever NVFlare lets out, the check said so; and it
     cries no wolf.
     """
     rng, table = (
@@ -223,7 +224,7 @@ def test_no_mutated_file_that_protects_nothing_passes_silently(site_folder):
         privacy(write_policy(site_folder, epsilon=1e4, releases=10**4)),
     )
     counts = {"unreadable": 0, "open": 0, "closed": 0}
-    for _ in range(1500):
+    for _ in range(count):
         changed = table
         for _ in range(int(rng.integers(1, 5))):
             changed = mutated(changed, rng)
@@ -237,7 +238,7 @@ def test_no_mutated_file_that_protects_nothing_passes_silently(site_folder):
             continue
         assert found.unpriced == lets_out(site_folder), changed
         counts["open" if found.unpriced else "closed"] += 1
-    assert min(counts.values()) > 50, counts
+    assert min(counts.values()) > count / 30, counts
 
 
 @pytest.mark.skipif(os.name == "nt", reason="needs named pipes")

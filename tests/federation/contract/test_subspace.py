@@ -78,7 +78,7 @@ REPLAYED = {
 }
 
 
-@pytest.mark.parametrize("momentum", [0.0, 0.9])
+@pytest.mark.parametrize("momentum", [pytest.param(0.0, marks=pytest.mark.long), 0.9])
 @pytest.mark.parametrize("kind", ENGINES, ids=lambda kind: kind.name)
 def test_nodes_that_replay_rounds_have_the_servers_bits(
     kind: type[Federation], momentum: float, tmp_path: Path
