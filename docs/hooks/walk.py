@@ -42,6 +42,7 @@ COMPILED = f"{os.sep}kernel{os.sep}c{os.sep}"  # counts with the kernel that cal
 # From the top down: a folder imports what is below it only.
 LAYERS = (
     "cli",
+    "check",
     "flower",
     "nvflare",
     "federation",

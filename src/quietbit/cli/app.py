@@ -10,6 +10,7 @@ import typer
 
 import quietbit
 from quietbit.cli.calibrate import calibrate
+from quietbit.cli.check import check
 from quietbit.cli.compare import compare
 from quietbit.cli.doctor import doctor
 from quietbit.cli.node import node
@@ -20,12 +21,12 @@ __all__ = ["COMMANDS", "GROUPS", "app"]
 
 # Purposes, with their commands in the order of the help.
 GROUPS = {
-    "Decide": ("compare", "calibrate", "privacy"),
+    "Decide": ("compare", "calibrate", "privacy", "check"),
     "Run": ("demo", "train", "sweep", "report", "data", "doctor"),
     "Study": ("design", "certify", "catalogue", "audit", "figure"),
     "Protect a device": ("node",),  # typer lists command groups last
 }
-OWN = (compare, calibrate, doctor)
+OWN = (compare, calibrate, check, doctor)
 ANYTHING = {"allow_extra_args": True, "ignore_unknown_options": True}
 EPILOG = "Commands that print tables take --json. Start with: quietbit "
 

@@ -1,0 +1,269 @@
+"""The files of a job as text and values: nothing is imported, run, written, or read without limit.
+
+Idea     a folder, a zip or one file becomes a list of small texts. Whoever sends a job may be
+         hostile: sizes are checked before and while reading, links and pipes are refused, names in
+         a zip may not leave it, and values nest to a limited depth.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+import os
+import re
+import stat
+import tomllib
+import warnings
+import zipfile
+from collections.abc import Callable, Iterator
+from functools import cache
+from pathlib import Path, PurePosixPath
+from typing import IO, Any, NoReturn, final
+
+from attrs import field, frozen
+
+from quietbit.check.values import Place, Value
+from quietbit.errors import QuietbitError, one_line, require_module
+
+__all__ = ["Source", "Sources", "Unreadable", "read_job"]
+
+MEGABYTE = 2**20
+# The most bytes of a file, by its ending: what the parser of each takes a second or two for.
+LIMITS = {
+    ".json": MEGABYTE,
+    ".toml": MEGABYTE // 4,
+    ".py": MEGABYTE // 2,
+    ".conf": 20_000,
+    ".yml": 20_000,
+    ".yaml": 20_000,
+}
+MOST_BYTES = 2 * MEGABYTE  # of all files of a job together
+MOST_ENTRIES = 20_000
+MOST_DEPTH = 40  # of folders, and of values in values
+MOST_VALUES = 100_000
+SKIPPED = {"node_modules", "site-packages", "__pycache__"}
+DEFAULT = ".default"  # NVFlare reads config.json.default, too
+INCLUDE = re.compile(r"(?:^|[\s{,])include\s*[\"(\w]", re.MULTILINE)
+
+
+class Unreadable(QuietbitError):
+    """A job that cannot be read, with the reason in one sentence."""
+
+
+@final
+@frozen
+class Source:
+    """One file of a job; ``name`` is its path inside the job."""
+
+    name: str
+    text: str = field(repr=False)
+
+    @property
+    def ending(self) -> str:
+        """The ending that says how to read it."""
+        return PurePosixPath(self.name.removesuffix(DEFAULT)).suffix
+
+    @property
+    def stem(self) -> str:
+        """The name without folders and endings."""
+        return PurePosixPath(self.name).name.partition(".")[0]
+
+    def place_of(self, words: str, start: int = 0) -> Place:
+        """Return the line where these words first stand after a position."""
+        position = max(self.text.find(words, start), 0)
+        return Place(self.name, self.text.count("\n", 0, position) + 1)
+
+    def values(self) -> dict[str, Value]:
+        """Return the values of a configuration, of limited depth and number."""
+        try:
+            values = _PARSERS[self.ending](self)
+        except QuietbitError:
+            raise
+        except Exception as error:  # parsers have many; a RecursionError is one
+            refuse(self.name, f"cannot be read ({one_line(error, 120)})")
+        _check_size(self, values)
+        if not isinstance(values, dict):
+            refuse(self.name, "must hold a table of values")
+        return values
+
+    def tree(self) -> ast.Module:
+        """Return the syntax of a Python file."""
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                return ast.parse(self.text)
+        except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+            refuse(self.name, f"is not Python that can be read ({one_line(error, 120)})")
+
+
+@final
+class Sources:
+    """All readable files of a job, by name."""
+
+    def __init__(self, title: str, sources: list[Source]) -> None:
+        self.title = title
+        self._sources = sorted(sources, key=lambda source: source.name)
+
+    def ending(self, *endings: str) -> Iterator[Source]:
+        """Return the files with one of these endings."""
+        return (source for source in self._sources if source.ending in endings)
+
+    def called(self, stem: str) -> Iterator[Source]:
+        """Return the configurations of this name, in any format."""
+        found = (source for source in self._sources if source.stem == stem)
+        return (source for source in found if source.ending in _PARSERS)
+
+
+def refuse(name: str, why: str) -> NoReturn:
+    """Raise `Unreadable` about a file."""
+    raise Unreadable(f"{one_line(name, 120)} {why}.")
+
+
+def read_job(path: Path) -> Sources:
+    """Read a job: a folder, a zip, or one file."""
+    try:
+        kind = path.stat().st_mode
+        if stat.S_ISDIR(kind):
+            texts = list(_of_folder(path))
+        elif not stat.S_ISREG(kind):
+            refuse(str(path), "is not a file or a folder")
+        elif zipfile.is_zipfile(path):
+            texts = list(_of_zip(path))
+        else:
+            texts = list(_of_file(path))
+    except OSError as error:
+        refuse(str(path), f"cannot be read: {error.strerror or error}")
+    except (zipfile.BadZipFile, NotImplementedError, RuntimeError, EOFError) as error:
+        refuse(str(path), f"is not a zip that can be read ({one_line(error, 120)})")
+    if sum(len(source.text) for source in texts) > MOST_BYTES:
+        refuse(str(path), f"has more than {MOST_BYTES // MEGABYTE} MB of configuration and Python")
+    if not texts:
+        refuse(str(path), "is not a job: it has no configuration and no Python")
+    return Sources(str(path), texts)
+
+
+def _limit(name: str) -> int | None:
+    """Return the most bytes of a file that is read; None for others."""
+    return LIMITS.get(PurePosixPath(name.removesuffix(DEFAULT)).suffix)
+
+
+def _text(name: str, file: IO[bytes]) -> Source:
+    """Read a file up to its limit."""
+    limit = _limit(name) or 0
+    content = file.read(limit + 1)
+    if len(content) > limit:
+        refuse(name, f"is larger than the {limit:,} bytes that are read of such a file")
+    try:
+        return Source(name, content.decode("utf-8-sig"))
+    except UnicodeDecodeError:
+        refuse(name, "is not text in UTF-8")
+
+
+def _of_file(path: Path) -> Iterator[Source]:
+    if _limit(path.name) is not None:
+        with path.open("rb") as file:
+            yield _text(path.name, file)
+
+
+def _of_folder(root: Path) -> Iterator[Source]:
+    """Read the files below a folder; links are refused, because they may lead anywhere."""
+    waiting = [("", root, 0)]
+    entries = 0
+    while waiting:
+        prefix, folder, depth = waiting.pop()
+        for entry in os.scandir(folder):
+            entries += 1
+            name = prefix + entry.name
+            if entries > MOST_ENTRIES:
+                refuse(str(root), f"has more than {MOST_ENTRIES:,} files: name the job's folder")
+            if entry.name.startswith(".") or entry.name in SKIPPED:
+                continue
+            if entry.is_dir(follow_symlinks=False):
+                if depth == MOST_DEPTH:
+                    refuse(name, "is nested too deep")
+                waiting.append((f"{name}/", Path(entry.path), depth + 1))
+            elif _limit(entry.name) is not None:
+                if not entry.is_file(follow_symlinks=False):
+                    refuse(name, "is a link or a special file, which are not followed")
+                # Opened without following a link that may have taken its place since.
+                handle = os.open(entry.path, os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0))
+                with os.fdopen(handle, "rb") as file:
+                    yield _text(name, file)
+
+
+def _of_zip(path: Path) -> Iterator[Source]:
+    """Read the files of a zip, as far as their limits, whatever its directory says of sizes."""
+    with zipfile.ZipFile(path) as archive:
+        members = archive.infolist()
+        if len(members) > MOST_ENTRIES:
+            refuse(str(path), f"has more than {MOST_ENTRIES:,} files")
+        for member in members:
+            parts = PurePosixPath(member.filename.replace("\\", "/"))
+            if parts.is_absolute() or ".." in parts.parts:
+                refuse(str(path), f"has a file outside itself ({one_line(member.filename, 80)})")
+            hidden = any(part.startswith(".") or part in SKIPPED for part in parts.parts)
+            limit = _limit(member.filename)
+            if member.is_dir() or hidden or limit is None:
+                continue
+            if member.file_size > limit:
+                refuse(member.filename, f"is larger than the {limit:,} bytes that are read of it")
+            with archive.open(member) as file:
+                yield _text(str(parts), file)
+
+
+def _check_size(source: Source, value: Value) -> None:
+    """Refuse values that nest too deep, or, by references to themselves, without end."""
+    number = 0
+    waiting = [(value, 0)]
+    while waiting:
+        item, depth = waiting.pop()
+        number += 1
+        if depth > MOST_DEPTH or number > MOST_VALUES:
+            refuse(source.name, "nests too deep, or refers to itself")
+        if isinstance(item, dict):
+            waiting += [(inner, depth + 1) for inner in item.values()]
+        elif isinstance(item, list):
+            waiting += [(inner, depth + 1) for inner in item]
+
+
+def _json(source: Source) -> Any:
+    return json.loads(source.text)
+
+
+def _toml(source: Source) -> Any:
+    return tomllib.loads(source.text)
+
+
+def _yaml(source: Source) -> Any:
+    return require_module("yaml", "nvflare").safe_load(source.text)
+
+
+@cache
+def _hocon(source: Source) -> Any:
+    """Read HOCON without its includes, which name other files and addresses."""
+    if INCLUDE.search(source.text):
+        refuse(source.name, "includes another file, which is not followed")
+    hocon = require_module("pyhocon", "nvflare")
+    return _plain(hocon.ConfigFactory.parse_string(source.text, resolve=False))
+
+
+def _plain(value: Any, depth: int = 0) -> Any:
+    """Return pyhocon's trees as dictionaries; a substitution stays what is written."""
+    if depth > MOST_DEPTH:
+        raise RecursionError("nested too deep")
+    if isinstance(value, dict):
+        return {str(key).strip('"'): _plain(item, depth + 1) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_plain(item, depth + 1) for item in value]
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    return "${}"
+
+
+_PARSERS: dict[str, Callable[[Source], Any]] = {
+    ".json": _json,
+    ".conf": _hocon,
+    ".yml": _yaml,
+    ".yaml": _yaml,
+    ".toml": _toml,
+}
