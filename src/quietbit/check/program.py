@@ -51,7 +51,7 @@ class Program:
         """Index the files; ``parameters`` are those of the classes that laws know, by name."""
         self.config = config
         self._given = given
-        self._parameters = parameters
+        self._parameters = {**parameters, "add_argument": ("option",)}
         self._inner: set[ast.AST] = set()  # events inside others
         self._files: dict[ast.AST, Source] = {}
         self._calls: dict[str, list[tuple[ast.Call, Scope]]] = defaultdict(list)

@@ -17,6 +17,7 @@ import warnings
 import zipfile
 from collections.abc import Callable, Iterator
 from functools import cache
+from itertools import islice
 from pathlib import Path, PurePosixPath
 from typing import IO, Any, NoReturn, final
 
@@ -171,7 +172,9 @@ def _of_folder(root: Path) -> Iterator[Source]:
     entries = 0
     while waiting:
         prefix, folder, depth = waiting.pop()
-        for entry in os.scandir(folder):
+        with os.scandir(folder) as listed:
+            found = list(islice(listed, MOST_ENTRIES + 1))
+        for entry in found:
             entries += 1
             name = prefix + entry.name
             if entries > MOST_ENTRIES:

@@ -87,7 +87,6 @@ def judge(
 def _releases(sources: Sources, given: Given) -> tuple[list[Release], tuple[Unknown, ...], float]:
     """Ask the laws of all classes; return also what is missing, and the delta that is asked at."""
     parameters = {name: names for name, (names, _) in LAWS.items()}
-    parameters["add_argument"] = ("option",)
     parameters["PrivacyConfig"] = ("target_delta", "population_size")
     program = Program(sources.ending(".py"), _config(sources), given, parameters)
     filters = list(nvflare.uses(sources, given))
@@ -101,13 +100,14 @@ def _releases(sources: Sources, given: Given) -> tuple[list[Release], tuple[Unkn
     for use in [*filters, *known, *program.uses(*LAWS), *_mods(program, given)]:
         if use.name not in LAWS:
             releases.append(nothing("update", use, Reason.UNKNOWN_CLASS))
-        elif use.covers and not nvflare.applied(use, parts):
+            continue
+        if use.covers and not nvflare.applied(use, parts):
             releases.append(nothing("update", use, Reason.NOT_APPLIED))
-        else:
-            try:
-                releases += LAWS[use.name][1](use, run)
-            except MissingValue as error:
-                missing += error.values
+            continue
+        try:
+            releases += LAWS[use.name][1](use, run)
+        except MissingValue as error:
+            missing += error.values
     federated = nvflare.is_job(sources) or any(name in program.words for name in FEDERATED)
     if federated and not missing and all(release.what != "update" for release in releases):
         start = Use("no filter", {}, place, given)

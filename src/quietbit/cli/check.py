@@ -93,18 +93,29 @@ def _sentence(verdict: Verdict, adjacency: quietbit.Adjacency) -> str:
     if verdict.missing:
         names = ", ".join(f"{value.name} ({value.place})" for value in verdict.missing)
         return f"No verdict yet: the job computes {names} when it runs."
-    proven = f"epsilon {rounded_up(verdict.proven, 4)} ({adjacency.value})"
-    if verdict.proven == math.inf:
-        names = ", ".join(row.release.what for row in verdict.rows if row.zero_out == math.inf)
-        proven = f"nothing about its {names}: no guarantee"
+    proven = _proven(verdict, adjacency)
     if verdict.claim is None:
-        return f"The job claims no epsilon; it proves {proven}."
+        return f"The job claims no epsilon: {proven}."
     claim = f"epsilon {verdict.claim.epsilon:g}"
     if verdict.claim.per_round:
         claim += " per round"
     if verdict.holds:
-        return f"The claim of {claim} holds: the job proves {proven}."
-    return f"The claim of {claim} does not hold: the job proves {proven}."
+        return f"The claim of {claim} holds: {proven}."
+    return f"The claim of {claim} does not hold: {proven}."
+
+
+def _proven(verdict: Verdict, adjacency: quietbit.Adjacency) -> str:
+    """Return what is proved of everything that leaves."""
+    parts = []
+    for row in verdict.rows:
+        epsilon = row.zero_out
+        if adjacency is quietbit.Adjacency.REPLACE_ONE:
+            epsilon = row.replace_one
+        shown = "no guarantee"
+        if epsilon < math.inf:
+            shown = f"epsilon {_shown(epsilon)} ({adjacency.value})"
+        parts.append(f"{shown} for its {row.release.what}")
+    return " and ".join(parts)
 
 
 def _show(verdict: Verdict, sentence: str, remedy: list[str]) -> None:

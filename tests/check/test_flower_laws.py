@@ -1,0 +1,228 @@
+"""The laws of Flower's mods and strategies against the real classes, run on arrays."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from unittest.mock import patch
+
+import numpy as np
+import pytest
+
+pytest.importorskip("flwr")
+from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
+from flwr.clientapp.mod import LocalDpMod, adaptiveclipping_mod, fixedclipping_mod
+from flwr.serverapp import strategy as strategies
+from flwr.serverapp.strategy import FedAvg
+from flwr.supercore.differential_privacy import clip_inputs_inplace
+from flwr.supercore.task_identity import TaskIdentity
+
+from check.kit import assert_normal, catches, job, reasons, row, verdict
+from quietbit.target import Adjacency, Trust
+
+SIZE = 200_000
+EQUAL = "from flwr.app import MetricRecord\nMetricRecord({'num-examples': 1})\n"
+HEAD = "from flwr.clientapp import ClientApp\nfrom flwr.clientapp.mod import *\n"
+
+
+@pytest.fixture(autouse=True)
+def in_a_run() -> None:
+    """Messages are made in a run."""
+    TaskIdentity.task_id, TaskIdentity.run_id, TaskIdentity.node_id = 1, 1, 1
+
+
+def app(folder: Path, code: str, rounds: int = 1) -> Path:
+    return job(folder, app_py=f"{HEAD}{code}\nstrategy.start(grid, num_rounds={rounds})\n")
+
+
+def record(values) -> ArrayRecord:
+    return ArrayRecord({"w": Array(np.asarray(values))})
+
+
+def reply_of(mod, update, **config):
+    """What a mod lets out of an app that answers with this update of a zero model."""
+    content = RecordDict({"arrays": record(np.zeros_like(update))})
+    content["config"] = ConfigRecord(config or {"round": 1})
+    message = Message(content, dst_node_id=1, message_type="train")
+    message.metadata.__dict__["_message_id"] = "1"
+
+    def call(asked, place):
+        metrics = MetricRecord({"num-examples": 7, "accuracy": 0.25})
+        return Message(RecordDict({"arrays": record(update), "metrics": metrics}), reply_to=asked)
+
+    place = Context(run_id=1, node_id=1, node_config={}, state=RecordDict(), run_config={})
+    return mod(message, place, call).content
+
+
+def array(content) -> np.ndarray:
+    return content["arrays"]["w"].numpy()
+
+
+def local(folder: Path, *numbers: float, rounds: int = 1):
+    arguments = ", ".join(map(str, numbers))
+    return row(app(folder, f"app = ClientApp(mods=[LocalDpMod({arguments})])", rounds))
+
+
+def deviation(found, clip: float) -> float:
+    return clip / found.release.noise.zero_out
+
+
+def test_the_local_mod_is_the_law(tmp_path):
+    law = local(tmp_path, 2.0, 3.0, 4.0, 1e-5)
+    content = reply_of(LocalDpMod(2.0, 3.0, 4.0, 1e-5), np.zeros(SIZE) + 1e-9)
+    catches(assert_normal, array(content), deviation(law, 2.0))
+    assert array(content).shape == (SIZE,)
+    assert dict(content["metrics"]) == {"num-examples": 7, "accuracy": 0.25}  # in the clear
+    silent = array(reply_of(LocalDpMod(2.0, 0.0, 4.0, 1e-5), np.ones(SIZE)))
+    assert np.linalg.norm(silent) == pytest.approx(2.0)
+
+
+@pytest.mark.parametrize("update", [0.0, math.nan], ids=["zero", "nan"])
+def test_what_the_clip_relies_on(tmp_path, update):
+    """A zero update is an error of Flower's, and a NaN is not clipped: the law says so."""
+    mod = LocalDpMod(1.0, 1.0, 1.0, 1e-5)
+    if update == 0.0:
+        with pytest.raises(ZeroDivisionError):
+            reply_of(mod, np.zeros(3))
+    else:
+        assert np.isnan(array(reply_of(mod, np.array([1.0, update])))).any()
+    assert any("finite" in need for need in local(tmp_path, 1.0, 1.0, 1.0, 1e-5).release.needs)
+
+
+@pytest.mark.parametrize(
+    ("numbers", "rounds", "wanted"),
+    [
+        ((1.0, 1.0, 0.5, 1e-5), 1, set()),
+        ((1.0, 1.0, 10.0, 1e-5), 1, {"FORMULA"}),
+        ((1.0, 1e-4, 10.0, 1e-5), 1, {"SENSITIVITY"}),
+        ((1.0, 1.0, 0.5, 1e-5), 20, {"PER_ROUND"}),
+        ((1.0, 1e-12, 10.0, 1e-5), 1, {"SENSITIVITY", "ROUNDED"}),
+        ((1.0, 0.0, 10.0, 1e-5), 1, {"SENSITIVITY", "NO_NOISE"}),
+    ],
+)
+def test_why_the_local_mod_is_not_what_it_says(tmp_path, numbers, rounds, wanted):
+    found = local(tmp_path, *numbers, rounds=rounds)
+    assert reasons(found) == wanted
+    assert (found.zero_out > numbers[2]) == bool(wanted)
+
+
+def test_replacing_doubles_the_sensitivity(tmp_path):
+    noise = local(tmp_path, 1.0, 1.0, 1.0, 1e-5).release.noise
+    assert noise.replace_one == 2 * noise.zero_out
+
+
+FIXED = "{name}(FedAvg(), noise_multiplier=1.3, clipping_norm=2.0, num_sampled_clients=4)"
+ADAPTIVE = (
+    "{name}(FedAvg(), noise_multiplier=1.3, num_sampled_clients=40, initial_clipping_norm=2.0)"
+)
+
+
+def central(name: str, clients: int, update: float, multiplier: float = 1.3):
+    """Return the noisy mean that a strategy makes of equal updates of a zero model."""
+    kind = getattr(strategies, name)
+    keywords = {"noise_multiplier": multiplier, "num_sampled_clients": clients}
+    adaptive = "Adaptive" in name
+    keywords["initial_clipping_norm" if adaptive else "clipping_norm"] = 2.0
+    made = kind(FedAvg(), **keywords)
+    made.current_arrays = record(np.zeros(SIZE))
+    replies = []
+    for node in range(clients):
+        asked = Message(RecordDict(), dst_node_id=node + 1, message_type="train")
+        asked.metadata.__dict__["_message_id"] = str(node + 1)
+        metrics = MetricRecord({"num-examples": 1, "norm_bit": 1})
+        content = RecordDict({"arrays": record(np.full(SIZE, update)), "metrics": metrics})
+        replies.append(Message(content, reply_to=asked))
+    arrays, metrics = made.aggregate_train(1, replies)
+    return made, arrays["w"].numpy()
+
+
+@pytest.mark.parametrize("side", ["Server", "Client"])
+def test_a_fixed_clip_is_the_law(tmp_path, side):
+    name = f"DifferentialPrivacy{side}SideFixedClipping"
+    mod = "app = ClientApp(mods=[fixedclipping_mod])\n"
+    law = row(app(tmp_path, mod + EQUAL + FIXED.format(name=name)))
+    assert law.release.trust is Trust.CENTRAL
+    _, mean = central(name, 4, 1e-12)
+    catches(assert_normal, mean, deviation(law, 2.0) / 4)  # the mean of 4 moves by clip / 4
+
+
+def test_the_server_clips_and_clients_clip():
+    _, mean = central("DifferentialPrivacyServerSideFixedClipping", 4, 1.0, multiplier=1e-9)
+    assert np.linalg.norm(mean) == pytest.approx(2.0, rel=1e-3)
+    for mod in (fixedclipping_mod, adaptiveclipping_mod):
+        content = reply_of(mod, np.ones(SIZE), clipping_norm=2.0)
+        assert np.linalg.norm(array(content)) == pytest.approx(2.0)
+
+
+@pytest.mark.parametrize("side", ["Server", "Client"])
+def test_an_adaptive_clip_makes_noise_for_the_next_clip(tmp_path, side):
+    """All are clipped, so Flower shrinks the clip, and then adds noise for the smaller one."""
+    name = f"DifferentialPrivacy{side}SideAdaptiveClipping"
+    mod = "app = ClientApp(mods=[adaptiveclipping_mod])\n"
+    law = row(app(tmp_path, mod + EQUAL + ADAPTIVE.format(name=name)))
+    assert {"MOVING_CLIP", "COUNT"} <= reasons(law)
+    made, mean = central(name, 40, 1e-12 if side == "Client" else 1.0)
+    if side == "Server":
+        mean = mean - mean.mean()
+    raised = (1.3**-2 - 4.0**-2) ** -0.5  # the count's deviation is 40 / 20
+    catches(assert_normal, mean, raised * made.clipping_norm / 40)
+    # What the law prices is at least the ratio of the clip that was applied to this noise.
+    assert law.release.noise.zero_out >= 2.0 / (raised * made.clipping_norm)
+    assert law.release.noise.zero_out <= 2 * 2.0 / (raised * made.clipping_norm)
+
+
+def test_clients_that_must_clip_and_do_not(tmp_path):
+    found = row(app(tmp_path, FIXED.format(name="DifferentialPrivacyClientSideFixedClipping")))
+    assert found.zero_out == math.inf
+    assert reasons(found) == {"NO_CLIP"}
+
+
+def test_own_numbers_of_examples_are_weights(tmp_path):
+    """FedAvg lets one client be all of the mean; the proof for equal weights is another."""
+    name = "DifferentialPrivacyServerSideFixedClipping"
+    weighted = row(app(tmp_path / "a", FIXED.format(name=name)))
+    equal = row(app(tmp_path / "b", EQUAL + FIXED.format(name=name)))
+    assert "WEIGHTS" in reasons(weighted)
+    assert weighted.release.noise.zero_out == pytest.approx(4 * equal.release.noise.zero_out)
+
+
+def test_an_accountant_of_flowers_makes_a_claim(tmp_path):
+    code = (
+        "accountant = RdpAccountant(PrivacyConfig(1e-5, 100, max_epsilon=3.0))\n"
+        "DifferentialPrivacyServerSideFixedClipping(FedAvg(), noise_multiplier=2.0, "
+        "clipping_norm=1.0, num_sampled_clients=4, accountant=accountant)"
+    )
+    found = verdict(app(tmp_path, code, rounds=1), accepted=["metrics"])
+    assert (found.claim.epsilon, found.claim.per_round, found.holds) == (3.0, False, True)
+    assert not verdict(app(tmp_path, code, rounds=9), accepted=["metrics"]).holds
+
+
+def test_masks_alone_prove_nothing(tmp_path):
+    found = row(app(tmp_path, "SecAggPlusWorkflow(num_shares=7, reconstruction_threshold=4)"))
+    assert reasons(found) == {"ENCRYPTED", "NO_NOISE"}
+
+
+@pytest.mark.parametrize("on", [True, False])
+def test_the_mod_of_flip_reads_its_keys(tmp_path, on):
+    """Its defaults are a sensitivity of 1e-4 at a clip of 1, and epsilon 10: a deviation of 5e-5."""
+    switch = "" if on else "dp-enabled = false\n"
+    config = f"[tool.flwr.app.config]\ndp-clipping-norm = 1.0\n{switch}"
+    code = "app = ClientApp()\n@app.train(mods=[flip_local_dp_mod])\ndef train(m, c): pass\n"
+    code += "strategy.start(grid, num_rounds=1)\n"
+    found = row(job(tmp_path, pyproject_toml=config, app_py=HEAD + code))
+    if on:
+        assert deviation(found, 1.0) == pytest.approx(4.845e-5, rel=1e-3)
+        assert 2e8 < found.zero_out < 3e8
+    else:
+        assert reasons(found) == {"SWITCHED_OFF"}
+    with patch.dict("os.environ"):  # Flower's own helper, which FLIP's mod calls
+        update = [np.ones(100)]
+        clip_inputs_inplace(update, 1.0)
+        assert np.linalg.norm(update[0]) == pytest.approx(1.0)
+
+
+def test_the_claim_is_read_under_the_adjacency_that_is_asked_for(tmp_path):
+    folder = app(tmp_path, "app = ClientApp(mods=[LocalDpMod(1.0, 1.0, 0.9, 1e-5)])")
+    assert verdict(folder, accepted=["metrics"]).holds
+    replaced = verdict(folder, accepted=["metrics"], adjacency=Adjacency.REPLACE_ONE)
+    assert replaced.holds is False

@@ -1,0 +1,201 @@
+"""The laws of NVFlare's filters against the real classes, run on arrays."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+pytest.importorskip("nvflare")
+from nvflare.apis.dxo import DXO, DataKind
+from nvflare.apis.fl_context import FLContext
+from nvflare.apis.shareable import Shareable
+from nvflare.apis.signal import Signal
+from nvflare.app_common.ccwf.client_ctl import ClientSideController
+from nvflare.app_common.filters.exclude_vars import ExcludeVars
+from nvflare.app_common.filters.percentile_privacy import PercentilePrivacy
+from nvflare.app_common.filters.svt_privacy import SVTPrivacy
+from nvflare.app_common.statistics.min_max_cleanser import AddNoiseToMinMax
+
+from check.kit import FILTERS, assert_laplace, catches, nvflare_job, reasons, row, verdict
+from quietbit.target import Adjacency
+
+SIZE = 1_000_000
+SVT = {"path": f"{FILTERS}.svt_privacy.SVTPrivacy", "args": {}}
+PERCENTILE = {
+    "path": f"{FILTERS}.percentile_privacy.PercentilePrivacy",
+    "args": {"percentile": 10, "gamma": 0.01},
+}
+
+
+def filtered(member, update, **arrays) -> dict:
+    dxo = DXO(DataKind.WEIGHT_DIFF, {"w": update.copy(), **arrays})
+    return member.process_dxo(dxo, Shareable(), FLContext()) or dxo
+
+
+def sparse(folder: Path, dimension: int = SIZE, rounds: int = 1, **arguments):
+    member = {**SVT, "args": arguments}
+    return row(nvflare_job(folder, member, rounds=rounds), given={"dimension": dimension})
+
+
+def test_the_sparse_vector_filter_is_the_law(tmp_path):
+    law = sparse(tmp_path).release.noise
+    answer = filtered(SVTPrivacy(), np.zeros(SIZE))
+    noisy = answer.data["w"]
+    assert noisy.shape == (SIZE,)
+    catches(assert_laplace, noisy[noisy != 0], 2e-5 * law.number / law.epsilon_release)
+    budget = answer.get_meta_prop("svt_privacy_budget")
+    assert budget["n_upload"] == law.number
+    assert budget["epsilon_release"] == pytest.approx(law.epsilon_release)
+    assert budget["epsilon_query"] == pytest.approx(law.epsilon_query)
+    assert budget["acceptance_passes"] <= law.passes
+    # With replacement at least 60 % of them are different, which the attack counts on.
+    assert 0.6 * law.number < np.count_nonzero(noisy) <= law.number
+
+
+def test_the_sparse_vector_filter_clips_each_coordinate():
+    huge = SVTPrivacy(gamma=1e-3, noise_var=1e9, epsilon=1e3)
+    values = filtered(huge, np.full(1000, 5.0)).data["w"]
+    assert np.abs(values).max() == pytest.approx(1e-3)
+
+
+def test_seventy_thousand_of_epsilon_in_a_round(tmp_path):
+    """The defaults, on the 7,033,300 parameters of a DenseNet: NVFlare's own log says the same."""
+    found = sparse(tmp_path, dimension=7_033_300)
+    assert found.replace_one == pytest.approx(70_333, rel=1e-4)
+    assert found.zero_out == pytest.approx(70_333 / 2, rel=1e-3)
+    assert found.release.claim.epsilon == 0.1
+    assert reasons(found) == {"SELECTION", "PER_ROUND"}
+
+
+def test_scalars_pass_the_sparse_vector_filter():
+    answer = filtered(SVTPrivacy(), np.zeros(100), scalar=np.array(0.75))
+    assert answer.data["scalar"] == 0.75
+
+
+def test_the_outputs_refute_the_epsilon_that_is_configured(tmp_path):
+    found = sparse(tmp_path / "a", dimension=SIZE)
+    law = found.release.noise
+    for adjacency in Adjacency:
+        refuted = found.release.refuted(adjacency, 1e-5)
+        assert 10 < refuted < law.cost(adjacency).epsilon(0.0)
+    # On real outputs: far more are positive than half of them, when every coordinate is at gamma.
+    real = filtered(SVTPrivacy(), np.ones(SIZE)).data["w"]
+    kept = np.count_nonzero(real)
+    assert np.count_nonzero(real > 0) > kept / 2 + 6 * math.sqrt(kept)
+
+
+def test_a_percentile_is_no_noise(tmp_path):
+    update = np.random.default_rng(1).normal(size=1000)
+    first = filtered(PercentilePrivacy(), update).data["w"]
+    assert np.array_equal(first, filtered(PercentilePrivacy(), update).data["w"])
+    assert not np.array_equal(first, filtered(PercentilePrivacy(), update[::-1]).data["w"])
+    found = row(nvflare_job(tmp_path, PERCENTILE), attack=True)
+    assert (found.zero_out, found.refuted) == (math.inf, math.inf)
+    assert reasons(found) == {"NO_NOISE"}
+
+
+def test_a_percentile_outside_its_range_filters_nothing():
+    update = np.arange(5.0)
+    assert np.array_equal(filtered(PercentilePrivacy(gamma=0), update).data["w"], update)
+
+
+def test_excluded_variables_are_all_that_is_hidden(tmp_path):
+    member = {"path": f"{FILTERS}.exclude_vars.ExcludeVars", "args": {"exclude_vars": ["b"]}}
+    answer = filtered(ExcludeVars(["b"]), np.arange(3.0), b=np.zeros(1))
+    assert list(answer.data) == ["w"]
+    assert answer.data["w"].tolist() == [0.0, 1.0, 2.0]
+    assert reasons(row(nvflare_job(tmp_path, member))) == {"NO_CLIP", "NO_NOISE"}
+
+
+def test_noise_of_a_bounded_share_separates_two_minima(tmp_path):
+    """From 10 to 30 % of 1 and of 2: no output is possible for both."""
+    cleanser = AddNoiseToMinMax(0.1, 0.3)
+    values = [
+        [cleanser.generate_noise({"min": {"d": {"f": value}}}, "min")["min"]["d"]["f"]]
+        for value in (1.0, 2.0)
+        for _ in range(200)
+    ]
+    assert max(values[:200]) < min(values[200:])
+    entry = {"id": "n", "path": "nvflare.app_common.statistics.min_max_cleanser.AddNoiseToMinMax"}
+    folder = nvflare_job(tmp_path, components=[{**entry, "args": {"min_noise_level": 0.1}}])
+    assert row(folder, what="statistics").zero_out == math.inf
+
+
+SWARM = {
+    "tasks": ["swarm_*"],
+    "executor": {"path": "nvflare.app_common.ccwf.SwarmClientController", "args": {}},
+}
+
+
+def test_swarm_learning_applies_no_result_filter_of_the_training_task(tmp_path):
+    """The controller calls the executor itself; what it returns is what it got."""
+
+    class Controller(ClientSideController):
+        do_learn_task = start_workflow = None
+
+    controller = Controller("swarm")
+    result = Shareable()
+
+    class Trainer:
+        def execute(self, *_):
+            return result
+
+    controller.learn_executor = Trainer()
+    controller.task_result_filters = {"train_/out": [None]}  # would fail if it were called
+    assert controller.execute_learn_task(Shareable(), FLContext(), Signal()) is result
+    found = row(nvflare_job(tmp_path, PERCENTILE, executors=[SWARM]))
+    assert reasons(found) == {"NOT_APPLIED"}
+
+
+def test_the_task_as_whose_data_a_swarm_sends_updates_is_covered(tmp_path):
+    local = {"path": "flip.nvflare.components.LocalDifferentialPrivacy", "args": {}}
+    chain = {"tasks": ["swarm_report_learn_result"], "direction": "out", "filters": [local]}
+    found = row(nvflare_job(tmp_path, executors=[SWARM], task_data_filters=[chain]))
+    assert found.zero_out < math.inf
+
+
+def test_the_filter_of_flip_has_a_deviation_of_its_own_sensitivity(tmp_path):
+    path = {"path": "flip.nvflare.components.LocalDifferentialPrivacy"}
+    found = row(nvflare_job(tmp_path / "a", {**path, "args": {}}))
+    assert 1 / found.release.noise.zero_out == pytest.approx(4.845e-5, rel=1e-3)
+    assert reasons(found) == {"SENSITIVITY"}
+    off = row(nvflare_job(tmp_path / "b", {**path, "args": {"off": True}}))
+    assert reasons(off) == {"SWITCHED_OFF"}
+
+
+def test_a_class_without_a_law_proves_nothing(tmp_path):
+    found = verdict(nvflare_job(tmp_path, {"path": "custom.dp.MyFilter", "args": {"epsilon": 1}}))
+    assert found.holds is False
+    assert reasons(found.rows[0]) == {"UNKNOWN_CLASS"}
+
+
+def test_a_job_without_filters_proves_nothing(tmp_path):
+    found = verdict(nvflare_job(tmp_path))
+    assert found.holds is False
+    assert reasons(found.rows[0]) == {"NO_CLIP", "NO_NOISE"}
+
+
+def test_the_best_of_several_filters_counts(tmp_path):
+    local = {
+        "path": "flip.nvflare.components.LocalDifferentialPrivacy",
+        "args": {"sensitivity": 1.0, "epsilon": 0.5},
+    }
+    found = row(nvflare_job(tmp_path, PERCENTILE, local))
+    assert found.zero_out <= 0.5
+
+
+@pytest.mark.parametrize("ending", ["json", "conf", "yml"])
+def test_configurations_are_read_in_three_formats(tmp_path, ending):
+    texts = {
+        "json": '{"workflows": [{"path": "a.B", "args": {"num_rounds": 7}}]}',
+        "conf": "workflows = [\n{\n path = a.B\n args { num_rounds = 7 }\n}\n] # comment\n",
+        "yml": "workflows:\n- path: a.B\n  args:\n    num_rounds: 7\n",
+    }
+    local = {"path": "flip.nvflare.components.LocalDifferentialPrivacy", "args": {}}
+    folder = nvflare_job(tmp_path, local, rounds=None)
+    (folder / "app/config/config_fed_server.json").unlink()
+    (folder / f"app/config/config_fed_server.{ending}").write_text(texts[ending])
+    assert row(folder).release.times == 7

@@ -1,0 +1,322 @@
+"""Reading a job: values of Python without running it, and input that means harm."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from check.kit import job, nvflare_job, verdict
+from cli.kit import assert_refused, shell
+from quietbit.check.program import Program
+from quietbit.check.reader import Source, read_job
+from quietbit.check.values import Given, Unknown
+
+MOST_SECONDS = 5.0
+MOST_MEGABYTES = 200
+
+
+def value(text: str, config=None, name: str = "epsilon"):
+    sources = [Source(f"f{place}.py", part) for place, part in enumerate(text.split("# file\n"))]
+    program = Program(sources, config or {}, Given({}), {"LocalDpMod": ("clip", "epsilon")})
+    (use,) = program.uses("LocalDpMod")
+    return use.arguments.get(name)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "LocalDpMod(1.0, 8.0)",
+        "LocalDpMod(epsilon=8)",
+        "E = 4\nLocalDpMod(epsilon=E * 2)",
+        "def f(e):\n  LocalDpMod(epsilon=e)\nf(8.0)\nf(e=8)",
+        "def f(e=8):\n  LocalDpMod(epsilon=e)",
+        "class C:\n  e = 8\nLocalDpMod(epsilon=C.e)",
+        "class C:\n  def __init__(self, e):\n    self.e = e\n  def f(self):\n    LocalDpMod(epsilon=self.e)\nC(8)",
+        "from f1 import E\nLocalDpMod(epsilon=E)\n# file\nE = float('8')",
+        "settings = {'epsilon': 8, 'clip': 1}\nLocalDpMod(**settings)",
+        "p.add_argument('--the-epsilon', default=8.0)\nLocalDpMod(epsilon=args.the_epsilon)",
+        "p.add_argument('--e', default=3)\nLocalDpMod(epsilon=args.e)\nR(train_args=f'--e {8}')",
+        "def f(context):\n  LocalDpMod(epsilon=context.run_config['dp.e'])",
+        "def f(context):\n  c = context.run_config\n  LocalDpMod(epsilon=c.get('dp.e', 3))",
+        "def f(context):\n  LocalDpMod(epsilon=context.run_config.get('other', 8))",
+        "LocalDpMod(epsilon=8 if fast else 8)",
+    ],
+)
+def test_a_value_that_the_text_fixes_is_known(text):
+    assert value(text, {"dp.e": 8.0}) == 8.0
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "LocalDpMod(epsilon=os.environ['E'])",
+        "E = 3\nE = 8\nLocalDpMod(epsilon=E)",
+        "E = 3\nE += 5\nLocalDpMod(epsilon=E)",
+        "for e in (1, 8):\n  LocalDpMod(epsilon=e)",
+        "def f(e):\n  LocalDpMod(epsilon=e)\nf(8)\nf(9)",
+        "p.add_argument('--e')\nLocalDpMod(epsilon=args.e)",
+        "def f(e):\n  LocalDpMod(epsilon=e)\nf(*values)",
+        "a = b\nb = a\nLocalDpMod(epsilon=a)",
+        "LocalDpMod(epsilon=9e9 ** 9e9)",
+        "LocalDpMod(epsilon=8 if fast else 9)",
+    ],
+)
+def test_a_value_that_is_computed_is_unknown_with_its_line(text):
+    found = value(text)
+    assert isinstance(found, Unknown)
+    assert found.place.file == "f0.py"
+
+
+def test_arguments_that_cannot_be_seen_are_not_defaults(tmp_path):
+    text = "def f(**options):\n  LocalDpMod(**options)\nstrategy.start(g, num_rounds=1)\n"
+    missing = verdict(job(tmp_path, app_py=text)).missing
+    assert {found.name for found in missing} == {"clipping_norm", "sensitivity", "epsilon", "delta"}
+
+
+def test_a_given_value_fills_what_the_job_leaves_open(tmp_path):
+    text = "LocalDpMod(1.0, 1.0, E, 1e-5)\nstrategy.start(g, num_rounds=1)\n"
+    found = verdict(job(tmp_path, app_py=text), "epsilon=0.5", accepted=["metrics"])
+    assert (found.claim.epsilon, found.holds) == (0.5, True)
+
+
+def hostile(folder: Path, name: str) -> Path:
+    """Make input that means harm."""
+    client = "config_fed_client"
+    texts = {
+        "empty folder": {},
+        "no job": {"README.md": "hello"},
+        "python of no engine": {"a.py": "print(1)"},
+        "broken json": {f"{client}.json": '{"task_result_filters": ['},
+        "deep json": {f"{client}.json": '{"a":' + "[" * 100_000 + "]" * 100_000 + "}"},
+        "deep values": {f"{client}.json": '{"a":' + "[" * 60 + "]" * 60 + "}"},
+        "json of a list": {f"{client}.json": "[1, 2]"},
+        "recursive yaml": {f"{client}.yml": "a: &a\n  b: *a\n"},
+        "laughing yaml": {
+            f"{client}.yml": "a0: &a0 [x, x]\n"
+            + "".join(f"a{n}: &a{n} [*a{n - 1}, *a{n - 1}]\n" for n in range(1, 31))
+        },
+        "yaml of objects": {
+            f"{client}.yml": "a: !!python/object/apply:os.system ['touch pwned']\n"
+        },
+        "including hocon": {f"{client}.conf": 'include "/etc/passwd"\n'},
+        "including an address": {f"{client}.conf": 'a = 1\ninclude url("http://localhost/x")\n'},
+        "deep hocon": {f"{client}.conf": "a = " + "[" * 5000 + "]" * 5000},
+        "large hocon": {f"{client}.conf": "a = 1\n" * 100_000},
+        "broken python": {"a.py": "def ("},
+        "deep python": {"a.py": "x = " + "-" * 200_000 + "1"},
+        "python with null": {"a.py": "x\0y"},
+        "python in no encoding": {"a.py": b"x = '\xff\xfe\xfa'"},
+    }
+    folder.mkdir()
+    if name in texts:
+        for file, text in texts[name].items():
+            (folder / file).write_bytes(text if isinstance(text, bytes) else text.encode())
+        return folder
+    if name == "link":
+        (folder / "a.py").symlink_to("/etc/passwd")
+    elif name == "pipe":
+        os.mkfifo(folder / "a.py")
+    elif name == "pipe as the job":
+        os.mkfifo(folder / "pipe")
+        return folder / "pipe"
+    elif name == "absent":
+        return folder / "absent"
+    elif name == "hundred megabytes of python":
+        with (folder / "a.py").open("w") as file:
+            for _ in range(100):
+                file.write("x = 1\n" * (2**20 // 6))
+    elif name == "many files":
+        for number in range(20_001):
+            (folder / f"{number}.txt").touch()
+    else:
+        path = folder / "job.zip"
+        with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:
+            if name == "zip with dots":
+                archive.writestr("../a.py", "x = 1")
+            elif name == "zip of a gigabyte":
+                with archive.open(f"{client}.json", "w") as file:
+                    for _ in range(64):
+                        file.write(bytes(2**24))
+            else:
+                archive.writestr(f"{client}.json", "{}")
+        if name == "broken zip":
+            path.write_bytes(path.read_bytes()[:40] + path.read_bytes()[60:])
+        return path
+    return folder
+
+
+QUICK = [
+    "empty folder",
+    "no job",
+    "python of no engine",
+    "broken json",
+    "deep json",
+    "deep values",
+    "json of a list",
+    "recursive yaml",
+    "laughing yaml",
+    "yaml of objects",
+    "including hocon",
+    "including an address",
+    "deep hocon",
+    "large hocon",
+    "broken python",
+    "deep python",
+    "python with null",
+    "python in no encoding",
+    "link",
+    "pipe",
+    "pipe as the job",
+    "absent",
+    "many files",
+    "zip with dots",
+    "broken zip",
+]
+
+
+@pytest.mark.parametrize("name", QUICK)
+def test_bad_input_is_one_sentence(tmp_path, capsys, monkeypatch, name):
+    monkeypatch.chdir(tmp_path)
+    path = hostile(tmp_path / "job", name)
+    before = sorted(tmp_path.rglob("*"))
+    assert_refused(shell(capsys, "check", path))
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+MEASURED = """
+import resource, sys, time
+from quietbit.cli.main import main
+start = time.monotonic()
+code = main(["check", sys.argv[1]])
+size = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+print(code, time.monotonic() - start, size)
+"""
+LARGE = ["hundred megabytes of python", "zip of a gigabyte", "laughing yaml", "deep python"]
+
+
+@pytest.mark.parametrize("name", LARGE)
+def test_bad_input_takes_little_time_and_memory(tmp_path, name):
+    path = hostile(tmp_path / "job", name)
+    done = subprocess.run(
+        [sys.executable, "-c", MEASURED, str(path)], capture_output=True, text=True, timeout=60
+    )
+    code, seconds, megabytes = map(float, done.stdout.split())
+    assert code == 2
+    assert seconds < MOST_SECONDS
+    assert megabytes < MOST_MEGABYTES
+
+
+def test_the_most_python_that_is_read_takes_little_memory(tmp_path):
+    for number in range(8):
+        text = "x = [" + "1, f(a=2), " * 4000 + "]\n"
+        (tmp_path / f"a{number}.py").write_text(text)
+    (tmp_path / "b.py").write_text("GaussianDpEvent(2.0)")
+    done = subprocess.run(
+        [sys.executable, "-c", MEASURED, str(tmp_path)], capture_output=True, text=True, timeout=60
+    )
+    code, _, megabytes = map(float, done.stdout.splitlines()[-1].split())
+    assert code == 0
+    assert megabytes < 2 * MOST_MEGABYTES
+
+
+def test_a_folder_and_its_zip_are_the_same_job(tmp_path):
+    folder = nvflare_job(tmp_path / "job")
+    with zipfile.ZipFile(tmp_path / "job.zip", "w") as archive:
+        for path in folder.rglob("*.json"):
+            archive.write(path, path.relative_to(folder))
+    names = [
+        [source.name for source in read_job(path).ending(".json")]
+        for path in (folder, tmp_path / "job.zip")
+    ]
+    assert names[0] == names[1]
+    assert len(names[0]) == 2
+
+
+LOCAL = "LocalDpMod(1.0, 1.0, {epsilon}, 1e-5)\nstrategy.start(g, num_rounds={rounds})\n"
+
+
+@pytest.mark.parametrize(
+    ("epsilon", "rounds", "words", "code"),
+    [
+        (0.5, 1, ["--accept", "metrics"], 0),
+        (0.5, 1, [], 1),
+        (0.5, 9, ["--accept", "metrics"], 1),
+        (0.5, 9, ["--accept", "metrics", "--max-epsilon", "8"], 0),
+        ("E", 1, ["--accept", "metrics"], 3),
+        ("E", 1, ["--accept", "metrics", "--set", "epsilon=0.5"], 0),
+        (0.5, "R", ["--accept", "metrics"], 3),
+        (0.5, "R", ["--accept", "metrics", "--rounds", "1"], 0),
+        (0.5, 1, ["--set", "epsilon=3"], 2),
+        (0.5, 1, ["--set", "epsilon"], 2),
+        (0.5, 1, ["--rounds", "7"], 2),
+    ],
+)
+def test_exit_codes(tmp_path, capsys, epsilon, rounds, words, code):
+    path = job(tmp_path, app_py=LOCAL.format(epsilon=epsilon, rounds=rounds))
+    assert shell(capsys, "check", path, *words).code == code
+
+
+def test_json_has_the_fields_that_its_page_lists(tmp_path, capsys):
+    path = job(tmp_path, app_py=LOCAL.format(epsilon=10, rounds=20))
+    found = shell(capsys, "check", path, "--attack", "--json").json
+    page = (Path(__file__).parents[2] / "docs/how-to/check-a-job.md").read_text(encoding="utf-8")
+    for name in [*found, *found["rows"][0]]:
+        assert f"`{name}`" in page
+    assert (found["schema"], found["holds"]) == (1, False)
+    update = found["rows"][0]
+    assert (update["file"], update["line"], update["law"]) == ("app.py", 1, "LocalDpMod")
+    assert update["refuted_epsilon"] <= update["epsilon_zero_out"] < update["epsilon_replace_one"]
+    assert {reason["reason"] for reason in update["reasons"]} == {"formula", "per_round"}
+
+
+def test_people_read_the_verdict_first_and_the_remedy_last(tmp_path, capsys):
+    path = job(tmp_path, app_py=LOCAL.format(epsilon=10, rounds=20))
+    result = shell(capsys, "check", path, "--dimension", 10_000, "--clients", 3)
+    lines = result.out.splitlines()
+    assert lines[0].startswith("The claim of epsilon 10 per round does not hold: epsilon 81.")
+    assert "quietbit.nvflare.LocalPrivacy" in result.out
+    assert "PrivateClientApp(epsilon=10" in result.out
+    assert "you cannot have this with 3 sites; protect patients instead" in result.out
+
+
+QUIETBIT = """
+[tool.flwr.app.config.quietbit]
+mechanism = "gaussian"
+clip = 0.5
+epsilon = 4.0
+adjacency = "zero-out"
+releases = 20
+"""
+
+
+def test_quietbits_own_app_proves_its_budget(tmp_path, capsys):
+    code = "from quietbit.flower import PrivateClientApp\napp = PrivateClientApp()\n"
+    path = job(tmp_path, pyproject_toml=QUIETBIT, app_py=code)
+    result = shell(capsys, "check", path, "--json")
+    assert (result.code, result.json["proven_epsilon"]) == (0, 4.0)
+    assert result.json["rows"][0]["epsilon_replace_one"] is None
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "app = PrivateClientApp(epsilon=4.0, delta=1e-5, clip=1.0, releases=50, adjacency='zero-out')",
+        "add_privacy(recipe, {'quietbit.mechanism': 'gaussian', 'quietbit.clip': 1.0, "
+        "'quietbit.epsilon': 4.0, 'quietbit.adjacency': 'zero-out', 'quietbit.releases': 50})",
+    ],
+)
+def test_lines_of_quietbit_prove_their_epsilon(tmp_path, text):
+    assert verdict(job(tmp_path, app_py=text)).proven == 4.0
+
+
+def test_a_line_of_quietbit_in_a_configuration_proves_its_epsilon(tmp_path):
+    arguments = {"epsilon": 4.0, "delta": 1e-5, "clip": 1.0, "releases": 9, "adjacency": "zero-out"}
+    member = {"path": "quietbit.nvflare.LocalPrivacy", "args": arguments}
+    assert json.dumps(member)
+    assert verdict(nvflare_job(tmp_path, member)).proven == 4.0
