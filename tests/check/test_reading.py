@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 import zipfile
 from pathlib import Path
 
@@ -83,6 +84,13 @@ def test_a_given_value_fills_what_the_job_leaves_open(tmp_path):
     text = "LocalDpMod(1.0, 1.0, E, 1e-5)\nstrategy.start(g, num_rounds=1)\n"
     found = verdict(job(tmp_path, app_py=text), "epsilon=0.5", accepted=["metrics"])
     assert (found.claim.epsilon, found.holds) == (0.5, True)
+
+
+def test_values_that_double_with_every_line_take_no_time():
+    lines = ["x0 = 1"] + [f"x{n} = x{n - 1} + x{n - 1}" for n in range(1, 29)]
+    start = time.monotonic()
+    assert isinstance(value("\n".join([*lines, "LocalDpMod(epsilon=x28)"])), Unknown)
+    assert time.monotonic() - start < MOST_SECONDS
 
 
 def hostile(folder: Path, name: str) -> Path:

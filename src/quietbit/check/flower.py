@@ -37,14 +37,10 @@ FLIP = {"clipping_norm": 1.0, "sensitivity": 1e-4, "epsilon": 10.0, "delta": 1e-
 LOST = 1e-3  # of delta: for noise of the clipped count beyond what is priced
 
 
-def _metrics(use: Use) -> Release:
-    return nothing("metrics", use, Reason.IN_CLEAR)
-
-
 @law("LocalDpMod", "clipping_norm sensitivity epsilon delta")
 def local_dp(use: Use, run: Run) -> list[Release]:
     """Price the mod, whose sensitivity is a number of its own."""
-    return [by_formula(use, run), _metrics(use)]
+    return [by_formula(use, run)]
 
 
 @law("flip_local_dp_mod")
@@ -54,7 +50,7 @@ def flip_local_dp(use: Use, run: Run) -> list[Release]:
     for name, usual in FLIP.items():
         arguments[name] = run.program.config.get(f"dp-{name.replace('_', '-')}", usual)
     if not arguments["enabled"]:
-        return [nothing("update", use, Reason.SWITCHED_OFF), _metrics(use)]
+        return [nothing("update", use, Reason.SWITCHED_OFF)]
     return local_dp(evolve(use, arguments=arguments), run)
 
 
@@ -94,7 +90,7 @@ def _clipped_on_clients(use: Use, run: Run, mod: str) -> list[Release]:
     """Return what is wrong where clients must clip, and have no mod that does."""
     if mod in run.program.words:
         return []
-    return [nothing("update", use, Reason.NO_CLIP, detail=f"clients lack {mod}"), _metrics(use)]
+    return [nothing("update", use, Reason.NO_CLIP, detail=f"clients lack {mod}")]
 
 
 @law("DifferentialPrivacyServerSideFixedClipping", FIXED)
@@ -102,8 +98,8 @@ def server_fixed(use: Use, run: Run) -> list[Release]:
     """Price a fixed clip."""
     multiplier, _, _ = use.numbers("noise_multiplier", "clipping_norm", "num_sampled_clients")
     if multiplier == 0:
-        return [nothing("update", use, Reason.NO_NOISE), _metrics(use)]
-    return [_central(use, run, 1 / multiplier, 0.0, 0.0), _metrics(use)]
+        return [nothing("update", use, Reason.NO_NOISE)]
+    return [_central(use, run, 1 / multiplier, 0.0, 0.0)]
 
 
 @law("DifferentialPrivacyClientSideFixedClipping", FIXED)
@@ -123,7 +119,7 @@ def server_adaptive(use: Use, run: Run) -> list[Release]:
     """
     multiplier, clients = use.numbers("noise_multiplier", "num_sampled_clients")
     if multiplier == 0:
-        return [nothing("update", use, Reason.NO_NOISE), _metrics(use)]
+        return [nothing("update", use, Reason.NO_NOISE)]
     deviation = clients / 20
     if use.value("clipped_count_stddev", None) is not None:
         deviation = use.number("clipped_count_stddev")
@@ -136,7 +132,7 @@ def server_adaptive(use: Use, run: Run) -> list[Release]:
     shrinks = math.exp(rate * (fraction - use.number("target_clipped_quantile", 0.5)))
     why = (Why(Reason.MOVING_CLIP, use.place), Why(Reason.COUNT, use.place))
     mean = _central(use, run, math.sqrt(square) * max(1.0, shrinks), 1 / deviation, lost, *why)
-    return [mean, _metrics(use)]
+    return [mean]
 
 
 @law("DifferentialPrivacyClientSideAdaptiveClipping", ADAPTIVE)

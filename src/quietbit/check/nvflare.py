@@ -62,8 +62,9 @@ def uses(sources: Sources, given: Given) -> Iterator[Use]:
         for chain, usual in CHAINS.items():
             for entry in _tables(table.get(chain)):
                 tasks = entry.get("tasks") or []
-                direction = entry.get("direction", usual)
-                covers = frozenset(f"{chain} {task} {direction}" for task in tasks)
+                if entry.get("direction", usual) == "in":
+                    continue
+                covers = frozenset(f"{chain} {task}" for task in tasks)
                 for member in _tables(entry.get("filters")):
                     yield evolve(_use(source, table, member, given), covers=covers)
 
@@ -79,11 +80,11 @@ def applied(use: Use, others: Iterable[Use]) -> bool:
     """Return whether NVFlare applies a filter to the update that leaves a client."""
     if not use.covers:  # it was added in Python
         return True
-    ways = set()
     for other in others:
-        if other.name in CONTROLLERS:
-            ways.add(f"task_data_filters {CONTROLLERS[other.name]} out")
-    return bool(use.covers & (ways or {"task_result_filters train out"}))
+        for controller, task in CONTROLLERS.items():
+            if other.name.endswith(controller):
+                return f"task_data_filters {task}" in use.covers
+    return any(way.startswith("task_result_filters") for way in use.covers)
 
 
 def _tables(value: Value) -> list[dict[str, Value]]:
@@ -198,6 +199,7 @@ _UNPROTECTED = {
     ),
     ("statistics", (Reason.NO_CLIP, Reason.NO_NOISE)): (
         "StatisticsExecutor",
+        "StatisticsPrivacyFilter",
         "FedStatsRecipe",
     ),
     ("statistics", (Reason.NO_CLIP,)): ("AddNoiseToMinMax",),

@@ -21,6 +21,7 @@ from quietbit.check.values import REST, Given, Place, Unknown, Use, Value
 __all__ = ["Program"]
 
 MOST_STEPS = 30  # from a value to what it is computed from
+MOST_VALUES = 200_000  # that are looked at in a job
 MOST_CALLS = 50  # of one function that are compared
 Scope: TypeAlias = tuple[ast.AST, ...]  # from the module to the innermost function or class
 Bound: TypeAlias = tuple[ast.expr | None, Scope]
@@ -52,6 +53,7 @@ class Program:
         self.config = config
         self._given = given
         self._parameters = {**parameters, "add_argument": ("option",)}
+        self._budget = MOST_VALUES
         self._inner: set[ast.AST] = set()  # events inside others
         self._files: dict[ast.AST, Source] = {}
         self._calls: dict[str, list[tuple[ast.Call, Scope]]] = defaultdict(list)
@@ -175,7 +177,8 @@ class Program:
     def _value(self, node: ast.expr, scope: Scope, name: str, steps: int = 0) -> Value:
         """Return the value of an expression, or an `Unknown` of this name."""
         value = NOTHING
-        if steps <= MOST_STEPS:
+        self._budget -= 1
+        if steps <= MOST_STEPS and self._budget > 0:
             value = self._known(node, scope, name, steps + 1)
         return Unknown(name, self._place(node, scope)) if value is NOTHING else value
 

@@ -28,17 +28,18 @@ from quietbit.errors import QuietbitError, one_line, require_module
 
 __all__ = ["Source", "Sources", "Unreadable", "read_job"]
 
-MEGABYTE = 2**20
 # The most bytes of a file, by its ending: what the parser of each takes a second or two for.
 LIMITS = {
-    ".json": MEGABYTE,
-    ".toml": MEGABYTE // 4,
-    ".py": MEGABYTE // 2,
+    ".json": 240_000,
+    ".toml": 100_000,
+    ".py": 240_000,
     ".conf": 20_000,
     ".yml": 20_000,
     ".yaml": 20_000,
 }
-MOST_BYTES = 2 * MEGABYTE  # of all files of a job together
+MOST_BYTES = 240_000  # of a job's Python and configurations together
+# The configurations of engines; a job may have data in these formats besides.
+STEMS = {"config_fed_client", "config_fed_server", "pyproject"}
 MOST_ENTRIES = 20_000
 MOST_DEPTH = 40  # of folders, and of values in values
 MOST_VALUES = 100_000
@@ -137,7 +138,11 @@ def read_job(path: Path) -> Sources:
     except (zipfile.BadZipFile, NotImplementedError, RuntimeError, EOFError) as error:
         refuse(str(path), f"is not a zip that can be read ({one_line(error, 120)})")
     if sum(len(source.text) for source in texts) > MOST_BYTES:
-        refuse(str(path), f"has more than {MOST_BYTES // MEGABYTE} MB of configuration and Python")
+        refuse(
+            str(path),
+            f"has more than {MOST_BYTES:,} bytes of Python and configurations: name the "
+            "folder of one app",
+        )
     if not texts:
         refuse(str(path), "is not a job: it has no configuration and no Python")
     return Sources(str(path), texts)
@@ -145,7 +150,10 @@ def read_job(path: Path) -> Sources:
 
 def _limit(name: str) -> int | None:
     """Return the most bytes of a file that is read; None for others."""
-    return LIMITS.get(PurePosixPath(name.removesuffix(DEFAULT)).suffix)
+    path = PurePosixPath(name.removesuffix(DEFAULT))
+    if path.suffix == ".py" or path.name.partition(".")[0] in STEMS:
+        return LIMITS.get(path.suffix)
+    return None
 
 
 def _text(name: str, file: IO[bytes]) -> Source:

@@ -29,7 +29,10 @@ __all__ = ["ENGINES", "Row", "Verdict", "judge"]
 # Versions that the laws were written for and are tested against.
 ENGINES = {"flwr": "1.41", "nvflare": "2.9", "opacus": "1.6", "dp-accounting": "0.6"}
 CONFIG = ("tool", "flwr", "app", "config")
-FEDERATED = ("ClientApp", "NumPyClient", "FLModel")  # of apps that send an update in Python
+ROUNDS = "num-server-rounds"
+SENT = ("update", "statistics")
+# Names of apps that send an update in Python, and numbers beside it.
+FEDERATED = ("ClientApp", "NumPyClient", "FLModel", "LocalDpMod")
 
 
 @final
@@ -92,6 +95,8 @@ def _releases(sources: Sources, given: Given) -> tuple[list[Release], tuple[Unkn
     filters = list(nvflare.uses(sources, given))
     parts = list(nvflare.components(sources, given))
     rounds = [*nvflare.rounds(sources, given), *program.keywords("num_rounds")]
+    if not rounds and ROUNDS in program.config:
+        rounds = [program.config[ROUNDS]]
     place = Place(sources.title)
     run = Run(given, program, tuple(rounds), place)
     releases: list[Release] = []
@@ -108,8 +113,15 @@ def _releases(sources: Sources, given: Given) -> tuple[list[Release], tuple[Unkn
             releases += LAWS[use.name][1](use, run)
         except MissingValue as error:
             missing += error.values
-    federated = nvflare.is_job(sources) or any(name in program.words for name in FEDERATED)
-    if federated and not missing and all(release.what != "update" for release in releases):
+    apps = [program.words[name] for name in FEDERATED if name in program.words]
+    for app in apps[:1]:
+        beside = Use("metrics of the app", {}, app, given)
+        releases.append(nothing("metrics", beside, Reason.IN_CLEAR))
+    if (
+        (apps or nvflare.is_job(sources))
+        and not missing
+        and not any(release.what in SENT for release in releases)
+    ):
         start = Use("no filter", {}, place, given)
         releases.append(nothing("update", start, Reason.NO_CLIP, Reason.NO_NOISE))
     if not releases and not missing:
@@ -159,7 +171,9 @@ def _best(releases: list[Release], delta: float) -> list[Release]:
         if other is None:
             best[key] = release
         elif release.what not in private:
-            best[key] = evolve(other, why=tuple(dict.fromkeys(other.why + release.why)))
+            known = {why.reason for why in other.why}
+            more = tuple(why for why in release.why if why.reason not in known)
+            best[key] = evolve(other, why=other.why + more)
         elif release.epsilon(Adjacency.ZERO_OUT, delta) < other.epsilon(Adjacency.ZERO_OUT, delta):
             best[key] = release
     return list(best.values())
