@@ -39,14 +39,13 @@ def value(text: str, config=None, name: str = "epsilon"):
         "def f(e=8):\n  LocalDpMod(epsilon=e)",
         "class C:\n  e = 8\nLocalDpMod(epsilon=C.e)",
         "class C:\n  def __init__(self, e):\n    self.e = e\n  def f(self):\n    LocalDpMod(epsilon=self.e)\nC(8)",
-        "from f1 import E\nLocalDpMod(epsilon=E)\n# file\nE = float('8')",
+        "from f1 import E\nLocalDpMod(epsilon=E)\n# file\nE = float(8)",
         "settings = {'epsilon': 8, 'clip': 1}\nLocalDpMod(**settings)",
         "p.add_argument('--the-epsilon', default=8.0)\nLocalDpMod(epsilon=args.the_epsilon)",
         "p.add_argument('--e', default=3)\nLocalDpMod(epsilon=args.e)\nR(train_args=f'--e {8}')",
         "def f(context):\n  LocalDpMod(epsilon=context.run_config['dp.e'])",
         "def f(context):\n  c = context.run_config\n  LocalDpMod(epsilon=c.get('dp.e', 3))",
         "def f(context):\n  LocalDpMod(epsilon=context.run_config.get('other', 8))",
-        "LocalDpMod(epsilon=8 if fast else 8)",
     ],
 )
 def test_a_value_that_the_text_fixes_is_known(text):
@@ -198,16 +197,19 @@ def test_bad_input_is_one_sentence(tmp_path, capsys, monkeypatch, name):
 
 
 MEASURED = """
-import resource, sys, time
+import sys, time
+from pathlib import Path
 from quietbit.cli.main import main
 start = time.monotonic()
 code = main(["check", sys.argv[1]])
-size = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+words = Path("/proc/self/status").read_text().split()
+size = int(words[words.index("VmHWM:") + 1]) / 1024  # of this program, not of what started it
 print(code, time.monotonic() - start, size)
 """
 LARGE = ["hundred megabytes of python", "zip of a gigabyte", "laughing yaml", "deep python"]
 
 
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="no /proc here")
 @pytest.mark.parametrize("name", LARGE)
 def test_bad_input_takes_little_time_and_memory(tmp_path, name):
     path = hostile(tmp_path / "job", name)
@@ -220,17 +222,17 @@ def test_bad_input_takes_little_time_and_memory(tmp_path, name):
     assert megabytes < MOST_MEGABYTES
 
 
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="no /proc here")
 def test_the_most_python_that_is_read_takes_little_memory(tmp_path):
-    for number in range(8):
-        text = "x = [" + "1, f(a=2), " * 4000 + "]\n"
-        (tmp_path / f"a{number}.py").write_text(text)
+    (tmp_path / "a.py").write_text("x = [" + "1, f(a=2), " * 18_000 + "]\n")
     (tmp_path / "b.py").write_text("GaussianDpEvent(2.0)")
     done = subprocess.run(
         [sys.executable, "-c", MEASURED, str(tmp_path)], capture_output=True, text=True, timeout=60
     )
-    code, _, megabytes = map(float, done.stdout.splitlines()[-1].split())
+    code, seconds, megabytes = map(float, done.stdout.splitlines()[-1].split())
     assert code == 0
-    assert megabytes < 2 * MOST_MEGABYTES
+    assert seconds < MOST_SECONDS
+    assert megabytes < MOST_MEGABYTES
 
 
 def test_a_folder_and_its_zip_are_the_same_job(tmp_path):

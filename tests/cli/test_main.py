@@ -14,7 +14,7 @@ from quietbit.cli.app import GROUPS, app
 from quietbit.cli.main import main
 
 COMMANDS = (
-    *("compare", "design", "certify", "catalogue", "privacy", "calibrate", "audit"),
+    *("compare", "design", "certify", "catalogue", "privacy", "calibrate", "audit", "check"),
     *("train", "sweep", "data", "figure", "report", "demo", "doctor"),
 )
 

@@ -46,7 +46,7 @@ def _steps(use: Use, run: Run, calibrated: int | None) -> _Steps:
     """Read the size of batches, and the number of samples, epochs and rounds."""
     batch = run.number("batch_size", run.program.named(*BATCHES), use.place)
     batches = math.ceil(run.number("samples", None, use.place) / batch)
-    rounds = run.rounds if run.round_counts else 1
+    rounds = run.rounds if run.round_counts else int(run.given.find("rounds") or 1)
     local = run.program.named(*EPOCHS)
     if local is None and rounds == 1:
         local = calibrated

@@ -22,19 +22,17 @@ __all__ = ["Program"]
 
 MOST_STEPS = 30  # from a value to what it is computed from
 MOST_VALUES = 200_000  # that are looked at in a job
-MOST_CALLS = 50  # of one function that are compared
-Scope: TypeAlias = tuple[ast.AST, ...]  # from the module to the innermost function or class
-Bound: TypeAlias = tuple[ast.expr | None, Scope]
-FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
-OPERATIONS: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
+MOST_PLACES = 50  # of one name that are compared
+EVENT = "DpEvent"
+Node: TypeAlias = Any  # of the syntax
+Scope: TypeAlias = tuple[Node, ...]  # from the module to the innermost function or class
+OPERATIONS: dict[Any, Callable[..., Any]] = {
     ast.Add: operator.add,
     ast.Sub: operator.sub,
     ast.Mult: operator.mul,
     ast.Div: operator.truediv,
 }
-CASTS: dict[str, Callable[[Any], Any]] = {"int": int, "float": float, "str": str, "bool": bool}
-ARGUMENTS = ("train_args", "script_args", "task_script_args")  # of a script, in one text
-EVENT = "DpEvent"
+CASTS: dict[str, Callable[..., Any]] = {"int": int, "float": float}
 NOTHING = object()
 
 
@@ -51,20 +49,18 @@ class Program:
     ) -> None:
         """Index the files; ``parameters`` are those of the classes that laws know, by name."""
         self.config = config
+        self.words: dict[str, Place] = {}  # every name that is used, where it first stands
         self._given = given
         self._parameters = {**parameters, "add_argument": ("option",)}
+        self._files: dict[Node, str] = {}
         self._budget = MOST_VALUES
-        self._inner: set[ast.AST] = set()  # events inside others
-        self._files: dict[ast.AST, Source] = {}
-        self._calls: dict[str, list[tuple[ast.Call, Scope]]] = defaultdict(list)
-        self._bound: dict[tuple[ast.AST | None, str], list[Bound]] = defaultdict(list)
-        self._functions: list[tuple[Any, Scope]] = []
-        self._keys: dict[str, list[tuple[ast.expr, Scope]]] = defaultdict(list)
+        self._inner: set[Node] = set()  # events inside others
         self._options: dict[str, Value] = {}
-        self.words: dict[str, Place] = {}  # every name that is used, where it first stands
+        # Calls, keys and functions by name, and what is assigned to names of a scope.
+        self._found: dict[tuple[Node, str], list[tuple[Node, Scope]]] = defaultdict(list)
         for source in sources:
             tree = source.tree()
-            self._files[tree] = source
+            self._files[tree] = source.name
             self._index(tree)
         self._read_options()
 
@@ -72,94 +68,87 @@ class Program:
         """Return the calls of these names, but for events that are arguments of other events."""
         found = []
         for name in names:
-            for call, scope in self._calls.get(name, ()):
+            for call, scope in self._found.get(("call", name), ()):
                 found.append((call, self._use(name, call, scope)))
         return [use for call, use in found if call not in self._inner]
 
-    def named(self, *names: str) -> Value:
-        """Return the one value that the job has under these names; None without, or with several.
-
-        Options of its command lines come first, then its config, keywords of calls, and variables.
-        """
-        keywords = [value for name in names for value in self.keywords(name)]
-        variables = [
-            self._agreed(bound, name, 0)
-            for (_, name), bound in list(self._bound.items())
-            if name in names
-        ]
-        for function, scope in self._functions:
-            for name in set(names) & set(_parameters(function)):
-                variables.append(self._parameter(function, name, scope, 0))
-        options = [self._options[name] for name in names if name in self._options]
-        config = [value for key, value in self.config.items() if key.replace("-", "_") in names]
-        for group in (options, config, keywords, variables):
-            known = [value for value in group if isinstance(value, int | float)]
-            if known:
-                return _same(known)
-        return None
-
     def keywords(self, key: str) -> list[Value]:
         """Return the value of this keyword, or of this key of a table, wherever it is written."""
-        return [self._value(value, scope, key) for value, scope in self._keys.get(key, ())]
+        return [self._value(node, scope, key) for node, scope in self._found.get(("key", key), ())]
+
+    def named(self, *names: str) -> Value:
+        """Return the one number that the job has under these names; None without, or with several.
+
+        Options of its command lines come first, then its config, keywords, and variables.
+        """
+        variables = []
+        for (owner, name), places in list(self._found.items()):
+            if name in names and owner == "parameter":
+                variables += [self._parameter(node, name, scope, 0) for node, scope in places]
+            elif name in names and not isinstance(owner, str):
+                variables.append(self._agreed(owner, name, 0))
+        groups = (
+            [self._options.get(name) for name in names],
+            [self.config.get(name.replace("_", "-")) for name in names],
+            [value for name in names for value in self.keywords(name)],
+            variables,
+        )
+        for group in groups:
+            known = {value for value in group if isinstance(value, int | float)}
+            if known:
+                return known.pop() if len(known) == 1 else None
+        return None
 
     def _index(self, tree: ast.Module) -> None:
-        """Note every call, assignment and name of a file, with the scope that it stands in."""
-        waiting: list[tuple[ast.AST, Scope]] = [(tree, (tree,))]
+        """Note every call, key, assignment and name of a file, with the scope that it stands in."""
+        waiting: list[tuple[Node, Scope]] = [(tree, (tree,))]
         while waiting:
             node, scope = waiting.pop()
-            inner = scope
-            match node:
-                case ast.FunctionDef() | ast.AsyncFunctionDef():
-                    inner = (*scope, node)
-                    self._functions.append((node, inner))
-                case ast.ClassDef():
-                    inner = (*scope, node)
-                case ast.Call(func=ast.Name(id=name) | ast.Attribute(attr=name)):
-                    self._calls[name].append((node, scope))
-                case ast.Assign(targets=targets, value=value):
-                    for target in targets:
-                        self._bind(target, value, scope)
-                case ast.AnnAssign(target=target, value=value) if value is not None:
-                    self._bind(target, value, scope)
-                case ast.AugAssign(target=target) | ast.For(target=target):
-                    self._bind(target, None, scope)
-                case ast.keyword(arg=str(key), value=value):
-                    self._keys[key].append((value, scope))
-                case ast.Dict(keys=keys, values=values):
-                    for place, value in zip(keys, values, strict=True):
-                        if isinstance(place, ast.Constant):
-                            self._keys[str(place.value)].append((value, scope))
-                case ast.Name(id=name) | ast.Attribute(attr=name) | ast.alias(name=name):
-                    self.words.setdefault(name, self._place(node, scope))
-            for child in ast.iter_child_nodes(node):
-                waiting.append((child, inner))
+            if isinstance(node, ast.Call):
+                self._found["call", _name(node.func)].append((node, scope))
+            elif isinstance(node, ast.keyword):
+                self._found["key", str(node.arg)].append((node.value, scope))
+            elif isinstance(node, ast.Dict):
+                for key, value in zip(node.keys, node.values, strict=True):
+                    self._found["key", getattr(key, "value", "")].append((value, scope))
+            elif isinstance(node, ast.Assign):
+                for target in node.targets:
+                    self._bind(target, node.value, scope)
+            elif isinstance(node, ast.AnnAssign):
+                self._bind(node.target, node.value, scope)
+            elif isinstance(node, ast.AugAssign | ast.For):
+                self._bind(node.target, None, scope)
+            elif isinstance(node, ast.Name | ast.Attribute | ast.alias):
+                self.words.setdefault(_name(node), self._place(node, scope))
+            elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+                scope = (*scope, node)
+                self._found["class", node.name].append((node, scope))
+                for name in _parameters(node):
+                    self._found["parameter", name].append((node, scope))
+            waiting += [(child, scope) for child in ast.iter_child_nodes(node)]
 
-    def _bind(self, target: ast.expr, value: ast.expr | None, scope: Scope) -> None:
-        match target:
-            case ast.Name(id=name):
-                self._bound[scope[-1], name].append((value, scope))
-            case ast.Attribute(value=ast.Name(id="self"), attr=name):
-                self._bound[_class(scope), name].append((value, scope))
-            case ast.Tuple(elts=parts) | ast.List(elts=parts):
-                for part in parts:
-                    self._bind(part, None, scope)
+    def _bind(self, target: Node, value: Node, scope: Scope) -> None:
+        """Note an assignment; what is unpacked, or changes in a loop, is bound to None."""
+        if isinstance(target, ast.Name):
+            self._found[scope[-1], target.id].append((value, scope))
+        elif isinstance(target, ast.Attribute):
+            self._found[_class(scope), target.attr].append((value, scope))
+        for part in getattr(target, "elts", ()):
+            self._bind(part, None, scope)
 
     def _read_options(self) -> None:
         """Note the options of command lines: their defaults, then what the job passes to them."""
         for use in self.uses("add_argument"):
-            option = use.arguments.get("option")
-            if isinstance(option, str):
+            name = str(use.arguments.get("option")).lstrip("-").replace("-", "_")
+            self._options[name] = use.arguments.get("default", Unknown(name, use.place))
+        for text in self.keywords("train_args") + self.keywords("script_args"):
+            for option, word in pairwise(str(text).replace("=", " ").split()):
                 name = option.lstrip("-").replace("-", "_")
-                self._options[name] = use.arguments.get("default", Unknown(name, use.place))
-        for key in ARGUMENTS:
-            for text in self.keywords(key):
-                words = str(text).replace("=", " ").split() if isinstance(text, str) else []
-                for option, word in pairwise(words):
-                    name = option.lstrip("-").replace("-", "_")
-                    if option.startswith("--") and name in self._options:
-                        self._options[name] = _number(word)
+                if option.startswith("--") and name in self._options:
+                    number = word.replace(".", "", 1).isdigit()
+                    self._options[name] = float(word) if number else word
 
-    def _use(self, name: str, call: ast.Call, scope: Scope) -> Use:
+    def _use(self, name: str, call: Node, scope: Scope) -> Use:
         """Return a call with its arguments by the names of their parameters."""
         arguments: dict[str, Value] = {}
         for parameter, argument in zip(self._parameters.get(name, ()), call.args, strict=False):
@@ -171,152 +160,123 @@ class Program:
             arguments |= arguments.pop(REST)
         return Use(name, arguments, self._place(call, scope), self._given)
 
-    def _place(self, node: ast.AST, scope: Scope) -> Place:
-        return Place(self._files[scope[0]].name, getattr(node, "lineno", 1))
+    def _place(self, node: Node, scope: Scope) -> Place:
+        return Place(self._files[scope[0]], getattr(node, "lineno", 1))
 
-    def _value(self, node: ast.expr, scope: Scope, name: str, steps: int = 0) -> Value:
+    def _value(self, node: Node, scope: Scope, name: str, steps: int = 0) -> Value:
         """Return the value of an expression, or an `Unknown` of this name."""
         value = NOTHING
         self._budget -= 1
-        if steps <= MOST_STEPS and self._budget > 0:
+        if node is not None and steps < MOST_STEPS and self._budget > 0:
             value = self._known(node, scope, name, steps + 1)
         return Unknown(name, self._place(node, scope)) if value is NOTHING else value
 
-    def _known(self, node: ast.expr, scope: Scope, name: str, steps: int) -> Value:
-        def value(inner: ast.expr) -> Value:
+    def _known(self, node: Node, scope: Scope, name: str, steps: int) -> Value:
+        def value(inner: Node) -> Value:
             return self._value(inner, scope, name, steps)
 
         match node:
-            case ast.Constant(value=constant):
-                return constant
-            case ast.List(elts=parts) | ast.Tuple(elts=parts):
-                return [value(part) for part in parts]
-            case ast.Dict(keys=keys, values=values) if None not in keys:
-                pairs = zip(keys, values, strict=True)
-                return {str(value(key)): value(item) for key, item in pairs if key is not None}
-            case ast.JoinedStr(values=parts):
-                return "".join(str(value(part)) for part in parts)
-            case ast.FormattedValue(value=inner):
-                return value(inner)
-            case ast.UnaryOp(op=ast.USub(), operand=inner):
-                return _computed(operator.neg, value(inner))
-            case ast.BinOp(left=left, op=sign, right=right) if type(sign) in OPERATIONS:
-                return _computed(OPERATIONS[type(sign)], value(left), value(right))
-            case ast.IfExp(body=body, orelse=other):
-                return _same([value(body), value(other)], NOTHING)
-            case ast.Call(func=ast.Name(id=word), args=[inner]) if word in CASTS:
-                return _computed(CASTS[word], value(inner))
-            case ast.Call(func=ast.Name(id=word) | ast.Attribute(attr=word)) if word.endswith(
-                EVENT
-            ):
-                self._inner.add(node)
-                return self._use(word, node, scope)
-            case ast.Call(func=ast.Attribute(value=table, attr="get"), args=[key, *rest]):
-                found = _item(value(table), value(key))
-                if found is NOTHING and rest and isinstance(value(table), dict):
-                    return value(rest[0])
-                return found
-            case ast.Subscript(value=table, slice=key):
-                return _item(value(table), value(key))
-            case ast.Attribute(attr="run_config"):
-                return self.config or NOTHING
             case ast.Name(id=word):
                 return self._variable(word, scope, steps)
-            case ast.Attribute(value=ast.Name(id="self"), attr=word):
-                return self._agreed(self._bound.get((_class(scope), word), []), word, steps)
+            case ast.Attribute(attr="run_config"):
+                return self.config or NOTHING
             case ast.Attribute(value=ast.Name(id=owner), attr=word):
-                for (place, bound_name), bound in self._bound.items():
-                    if bound_name == word and getattr(place, "name", "") == owner:
-                        return self._agreed(bound, word, steps)
-                return self._options.get(word, NOTHING)
-        return NOTHING
+                place = _class(scope)
+                if owner != "self":
+                    place = self._found.get(("class", owner), [(None, ())])[0][0]
+                found = self._agreed(place, word, steps)
+                return self._options.get(word, NOTHING) if found is NOTHING else found
+            case ast.Subscript(value=table, slice=key):
+                return _item(value(table), value(key), NOTHING)
+            case ast.Call(func=ast.Attribute(value=table, attr="get"), args=[key, *rest]):
+                return _item(value(table), value(key), value(rest[0]) if rest else NOTHING)
+            case ast.Call(func=ast.Name(id=word), args=[inner]) if word in CASTS:
+                return _computed(CASTS[word], value(inner))
+            case ast.Call(func=function) if _name(function).endswith(EVENT):
+                self._inner.add(node)
+                return self._use(_name(function), node, scope)
+            case ast.BinOp(left=left, op=sign, right=right) if type(sign) in OPERATIONS:
+                return _computed(OPERATIONS[type(sign)], value(left), value(right))
+            case ast.JoinedStr(values=parts):
+                return "".join(map(str, map(value, parts)))
+            case ast.FormattedValue(value=inner):
+                return value(inner)
+        return _literal(node)
 
     def _variable(self, name: str, scope: Scope, steps: int) -> Value:
         """Return the value of a name: assigned in a scope around it, a parameter, or imported."""
-        for place in reversed(scope):
-            bound = self._bound.get((place, name))
-            if bound:
-                return self._agreed(bound, name, steps)
-            if isinstance(place, FUNCTIONS) and name in _parameters(place):
+        for place in (*reversed(scope), *self._files):
+            if (place, name) in self._found:
+                return self._agreed(place, name, steps)
+            if name in _parameters(place):
                 return self._parameter(place, name, scope, steps)
-        for module in self._files:
-            bound = self._bound.get((module, name))
-            if bound:
-                return self._agreed(bound, name, steps)
         return NOTHING
 
-    def _parameter(self, function: Any, name: str, scope: Scope, steps: int) -> Value:
+    def _parameter(self, function: Node, name: str, scope: Scope, steps: int) -> Value:
         """Return what all calls of a function give for a parameter; its default without calls."""
-        names = [argument.arg for argument in function.args.args]
-        outer = scope[scope.index(function) - 1]
+        names = _parameters(function)
+        defaults = dict(zip(names[::-1], function.args.defaults[::-1], strict=False))
         called = function.name
+        outer = scope[scope.index(function) - 1]
         if isinstance(outer, ast.ClassDef):
             names = names[1:]
             called = outer.name if called == "__init__" else called
-        defaults = dict(zip(reversed(names), reversed(function.args.defaults), strict=False))
-        for keyword, default in zip(
-            function.args.kwonlyargs, function.args.kw_defaults, strict=True
-        ):
-            if default is not None:
-                defaults[keyword.arg] = default
-        found = []
-        for call, place in self._calls.get(called, ())[:MOST_CALLS]:
-            arguments = dict(zip(names, call.args, strict=False))
-            arguments |= {keyword.arg: keyword.value for keyword in call.keywords if keyword.arg}
-            argument = arguments.get(name, defaults.get(name))
-            if argument is None:
-                return NOTHING
-            found.append(self._value(argument, place, name, steps))
-        if not found and name in defaults:
-            found.append(self._value(defaults[name], scope, name, steps))
-        return _same(found, NOTHING) if found else NOTHING
+        places = []
+        for call, place in self._found.get(("call", called), ())[:MOST_PLACES]:
+            given = dict(zip(names, call.args, strict=False))
+            given |= {str(keyword.arg): keyword.value for keyword in call.keywords}
+            places.append((given.get(name, defaults.get(name)), place))
+        return self._same(places or [(defaults.get(name), scope)], name, steps)
 
-    def _agreed(self, bound: Sequence[Bound], name: str, steps: int) -> Value:
+    def _agreed(self, place: Node, name: str, steps: int) -> Value:
         """Return the value that all assignments of a name agree on."""
-        values = []
-        for expression, scope in bound[:MOST_CALLS]:
-            if expression is None:
-                return NOTHING
-            values.append(self._value(expression, scope, name, steps))
-        return _same(values, NOTHING) if values else NOTHING
+        return self._same(self._found.get((place, name), [])[:MOST_PLACES], name, steps)
+
+    def _same(self, places: Sequence[tuple[Node, Scope]], name: str, steps: int) -> Value:
+        if not places or any(node is None for node, _ in places):
+            return NOTHING
+        values = [self._value(node, scope, name, steps) for node, scope in places]
+        return values[0] if all(value == values[0] for value in values) else NOTHING
 
 
-def _parameters(function: Any) -> list[str]:
-    return [argument.arg for argument in function.args.args + function.args.kwonlyargs]
+def _name(node: Node) -> str:
+    """Return the last name of an expression or import; empty for others."""
+    for key in ("attr", "id", "name"):
+        if hasattr(node, key):
+            return str(getattr(node, key))
+    return ""
 
 
-def _class(scope: Scope) -> ast.AST | None:
+def _parameters(function: Node) -> list[str]:
+    arguments = getattr(function, "args", None)
+    return [argument.arg for argument in getattr(arguments, "args", ())]
+
+
+def _class(scope: Scope) -> Node:
     """Return the class around a place."""
     classes = [node for node in scope if isinstance(node, ast.ClassDef)]
     return classes[-1] if classes else None
 
 
-def _computed(function: Callable[..., Any], *values: Value) -> Value:
-    """Return a function of plain values, as far as it has one of ordinary size."""
-    plain = all(isinstance(value, int | float) and abs(value) < 1e9 for value in values)
-    small = plain or (function in CASTS.values() and isinstance(values[0], int | float | str))
+def _literal(node: Node) -> Value:
+    """Return the value of a literal."""
     try:
-        return function(*values) if small else NOTHING
-    except (ArithmeticError, ValueError, TypeError):
+        return ast.literal_eval(node)
+    except (ValueError, TypeError, SyntaxError, RecursionError, MemoryError):
         return NOTHING
 
 
-def _same(values: Sequence[Value], otherwise: Value = None) -> Value:
-    """Return the value that all of these are."""
-    if values and all(value == values[0] for value in values):
-        return values[0]
-    return otherwise
-
-
-def _item(table: Value, key: Value) -> Value:
-    if isinstance(table, dict) and isinstance(key, str):
-        return table.get(key, NOTHING)
-    return NOTHING
-
-
-def _number(word: str) -> Value:
-    """Return a word of a command line as a number, where it is one."""
+def _computed(function: Callable[..., Any], *values: Value) -> Value:
+    """Return a function of numbers of ordinary size."""
+    if not all(isinstance(value, int | float) and abs(value) < 1e9 for value in values):
+        return NOTHING
     try:
-        return float(word)
-    except ValueError:
-        return word
+        return function(*values)
+    except (ArithmeticError, ValueError):
+        return NOTHING
+
+
+def _item(table: Value, key: Value, default: Value) -> Value:
+    if isinstance(table, dict) and isinstance(key, str):
+        return table.get(key, default)
+    return NOTHING

@@ -30,14 +30,14 @@ __all__ = ["Source", "Sources", "Unreadable", "read_job"]
 
 # The most bytes of a file, by its ending: what the parser of each takes a second or two for.
 LIMITS = {
-    ".json": 240_000,
+    ".json": 200_000,
     ".toml": 100_000,
-    ".py": 240_000,
+    ".py": 200_000,
     ".conf": 20_000,
     ".yml": 20_000,
     ".yaml": 20_000,
 }
-MOST_BYTES = 240_000  # of a job's Python and configurations together
+MOST_BYTES = 200_000  # of a job's Python and configurations together
 # The configurations of engines; a job may have data in these formats besides.
 STEMS = {"config_fed_client", "config_fed_server", "pyproject"}
 MOST_ENTRIES = 20_000
