@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +11,11 @@ import numpy as np
 import pytest
 from scipy.stats import chi2, gamma
 
+from quietbit.check.law import Release
 from quietbit.check.reader import read_job
 from quietbit.check.values import Given
-from quietbit.check.verdict import Row, Verdict, judge
+from quietbit.check.verdict import Verdict, judge
+from quietbit.target import Adjacency
 
 FALSE_ALARM = 1e-9
 FILTERS = "nvflare.app_common.filters"
@@ -46,15 +49,26 @@ def verdict(path: Path, *pairs: str, given: dict[str, Any] | None = None, **aske
     return judge(read_job(path), Given.of(list(pairs), **(given or {})), **asked)
 
 
+@dataclass(frozen=True)
+class Row:
+    release: Release
+    zero_out: float
+    replace_one: float
+
+
 def row(path: Path, *pairs: str, what: str = "update", **asked: Any) -> Row:
     found = verdict(path, *pairs, **asked)
     assert not found.missing, found.missing
-    (one,) = [row for row in found.rows if row.release.what == what]
-    return one
+    (one,) = [release for release in found.releases if release.what == what]
+    delta = found.delta
+    return Row(
+        one, one.epsilon(Adjacency.ZERO_OUT, delta), one.epsilon(Adjacency.REPLACE_ONE, delta)
+    )
 
 
-def reasons(row: Row) -> set[str]:
-    return {why.reason.name for why in row.release.why}
+def reasons(row: Row | Release) -> set[str]:
+    release = row.release if isinstance(row, Row) else row
+    return {why.reason.name for why in release.why}
 
 
 def assert_normal(values: Any, deviation: float) -> None:

@@ -54,7 +54,7 @@ def test_rounds_that_the_noise_was_not_made_for(tmp_path):
     again = script(tmp_path / "b", arguments, more=more, **kind)
     found = verdict(again, given={"samples": 6400})
     assert found.holds is False
-    assert "PER_ROUND" in reasons(found.rows[0])
+    assert "PER_ROUND" in reasons(found.releases[0])
     assert found.proven > 1.5 * 2.0
 
 
@@ -72,7 +72,7 @@ def test_buffers_of_batchnorm_are_not_protected(tmp_path):
     assert reasons(row(folder, what="model", given={"samples": 6400})) == {"BUFFERS"}
     fixed = more + "model = ModuleValidator.fix(model)\n"
     folder = script(tmp_path / "b", "noise_multiplier=1.1", more=fixed)
-    assert len(verdict(folder, given={"samples": 6400}).rows) == 1
+    assert len(verdict(folder, given={"samples": 6400}).releases) == 1
 
 
 @pytest.mark.parametrize("rate", [0.01, 0.2])
@@ -163,8 +163,8 @@ def test_an_event_of_a_variable_is_inside_another(tmp_path):
         "run = SelfComposedDpEvent(step, 300)\n"
     )
     found = verdict(job(tmp_path, plan_py=text))
-    (only,) = found.rows
-    assert (only.release.times, only.release.noise) == (300, Batches(1.1, 0.01))
+    (only,) = found.releases
+    assert (only.times, only.noise) == (300, Batches(1.1, 0.01))
 
 
 def test_batches_of_a_fixed_size_are_priced_without_sampling(tmp_path):

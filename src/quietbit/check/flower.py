@@ -20,12 +20,15 @@ from scipy.special import ndtri
 
 from quietbit.check.gaussian import FINITE, by_formula
 from quietbit.check.law import Claim, Normal, Reason, Release, Run, Why, law, nothing
-from quietbit.check.values import Use
+from quietbit.check.program import Program
+from quietbit.check.reader import Sources
+from quietbit.check.values import Given, Use, Value
 from quietbit.errors import require
 from quietbit.target import Trust
 
-__all__ = ["local_dp"]
+__all__ = ["config", "mods"]
 
+FLIP_MOD = "flip_local_dp_mod"
 FIXED = "strategy noise_multiplier clipping_norm num_sampled_clients accountant"
 ADAPTIVE = (
     "strategy noise_multiplier num_sampled_clients initial_clipping_norm target_clipped_quantile "
@@ -37,13 +40,36 @@ FLIP = {"clipping_norm": 1.0, "sensitivity": 1e-4, "epsilon": 10.0, "delta": 1e-
 LOST = 1e-3  # of delta: for noise of the clipped count beyond what is priced
 
 
+def config(sources: Sources) -> dict[str, Value]:
+    """Return the run config of an app, with dots between its tables."""
+    flat: dict[str, Value] = {}
+    for source in sources.called("pyproject"):
+        table = source.values()
+        for key in ("tool", "flwr", "app", "config"):
+            table = table.get(key, {})
+        waiting = list(table.items())
+        while waiting:
+            key, value = waiting.pop()
+            if isinstance(value, dict):
+                waiting += [(f"{key}.{inner}", item) for inner, item in value.items()]
+            else:
+                flat[key] = value
+    return flat
+
+
+def mods(program: Program, given: Given) -> list[Use]:
+    """Return the mod that an app names without calling it."""
+    places = [program.words[name] for name in (FLIP_MOD,) if name in program.words]
+    return [Use(FLIP_MOD, {}, place, given) for place in places]
+
+
 @law("LocalDpMod", "clipping_norm sensitivity epsilon delta")
 def local_dp(use: Use, run: Run) -> list[Release]:
     """Price the mod, whose sensitivity is a number of its own."""
     return [by_formula(use, run)]
 
 
-@law("flip_local_dp_mod")
+@law(FLIP_MOD)
 def flip_local_dp(use: Use, run: Run) -> list[Release]:
     """Price FLIP's mod, whose parameters are keys of the run config."""
     arguments = {}
@@ -146,3 +172,9 @@ def client_adaptive(use: Use, run: Run) -> list[Release]:
 def masked_sums(use: Use, run: Run) -> list[Release]:
     """Say that masks add no noise to the sum."""
     return [nothing("update", use, Reason.ENCRYPTED, Reason.NO_NOISE)]
+
+
+@law("PrivacyConfig", "target_delta population_size")
+def accountant(use: Use, run: Run) -> list[Release]:
+    """Say nothing: the strategy that keeps this account is asked."""
+    return []

@@ -26,7 +26,7 @@ from quietbit.errors import require
 from quietbit.privacy.cost import Cost
 from quietbit.target import Adjacency
 
-__all__ = ["applied", "components", "is_job", "rounds", "uses"]
+__all__ = ["applied", "components", "filters", "is_job", "rounds"]
 
 CLIENT = "config_fed_client"
 SERVER = "config_fed_server"
@@ -55,25 +55,21 @@ def components(sources: Sources, given: Given) -> Iterator[Use]:
                     yield _use(source, table, entry.get("executor", entry), given)
 
 
-def uses(sources: Sources, given: Given) -> Iterator[Use]:
-    """Return every filter of the clients, with the tasks and direction that it stands for."""
+def filters(sources: Sources, given: Given) -> Iterator[Use]:
+    """Return every filter of what leaves the clients, with the tasks that it stands for."""
     for source in sources.called(CLIENT):
         table = source.values()
         for chain, usual in CHAINS.items():
             for entry in _tables(table.get(chain)):
-                tasks = entry.get("tasks") or []
-                if entry.get("direction", usual) == "in":
-                    continue
-                covers = frozenset(f"{chain} {task}" for task in tasks)
-                for member in _tables(entry.get("filters")):
-                    yield evolve(_use(source, table, member, given), covers=covers)
+                if entry.get("direction", usual) != "in":
+                    covers = frozenset(f"{chain} {task}" for task in entry.get("tasks") or ())
+                    for member in _tables(entry.get("filters")):
+                        yield evolve(_use(source, table, member, given), covers=covers)
 
 
-def rounds(sources: Sources, given: Given) -> Iterator[Value]:
+def rounds(parts: Iterable[Use]) -> list[Value]:
     """Return the numbers of rounds of the workflows."""
-    for use in components(sources, given):
-        if "num_rounds" in use.arguments:
-            yield use.arguments["num_rounds"]
+    return [use.arguments["num_rounds"] for use in parts if "num_rounds" in use.arguments]
 
 
 def applied(use: Use, others: Iterable[Use]) -> bool:

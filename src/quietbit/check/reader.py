@@ -17,7 +17,6 @@ import warnings
 import zipfile
 from collections.abc import Callable, Iterator
 from functools import cache
-from itertools import islice
 from pathlib import Path, PurePosixPath
 from typing import IO, Any, NoReturn, final
 
@@ -124,42 +123,36 @@ def refuse(name: str, why: str) -> NoReturn:
 def read_job(path: Path) -> Sources:
     """Read a job: a folder, a zip, or one file."""
     try:
-        kind = path.stat().st_mode
-        if stat.S_ISDIR(kind):
-            texts = list(_of_folder(path))
-        elif not stat.S_ISREG(kind):
+        if path.is_dir():
+            sources = list(_of_folder(path))
+        elif not path.is_file():
             refuse(str(path), "is not a file or a folder")
         elif zipfile.is_zipfile(path):
-            texts = list(_of_zip(path))
+            sources = list(_of_zip(path))
         else:
-            texts = list(_of_file(path))
-    except OSError as error:
-        refuse(str(path), f"cannot be read: {error.strerror or error}")
-    except (zipfile.BadZipFile, NotImplementedError, RuntimeError, EOFError) as error:
-        refuse(str(path), f"is not a zip that can be read ({one_line(error, 120)})")
-    if sum(len(source.text) for source in texts) > MOST_BYTES:
-        refuse(
-            str(path),
-            f"has more than {MOST_BYTES:,} bytes of Python and configurations: name the "
-            "folder of one app",
-        )
-    if not texts:
+            sources = [_source(path.name, path.open("rb"))] if _limit(path.name) else []
+    except (OSError, zipfile.BadZipFile, NotImplementedError, RuntimeError, EOFError) as error:
+        refuse(str(path), f"cannot be read ({one_line(error, 120)})")
+    if sum(len(source.text) for source in sources) > MOST_BYTES:
+        refuse(str(path), f"has more than {MOST_BYTES:,} bytes of Python and configurations")
+    if not sources:
         refuse(str(path), "is not a job: it has no configuration and no Python")
-    return Sources(str(path), texts)
+    return Sources(str(path), sources)
 
 
-def _limit(name: str) -> int | None:
-    """Return the most bytes of a file that is read; None for others."""
+def _limit(name: str) -> int:
+    """Return the most bytes of a file that is read; 0 for others."""
     path = PurePosixPath(name.removesuffix(DEFAULT))
     if path.suffix == ".py" or path.name.partition(".")[0] in STEMS:
-        return LIMITS.get(path.suffix)
-    return None
+        return LIMITS.get(path.suffix, 0)
+    return 0
 
 
-def _text(name: str, file: IO[bytes]) -> Source:
-    """Read a file up to its limit."""
-    limit = _limit(name) or 0
-    content = file.read(limit + 1)
+def _source(name: str, file: IO[bytes]) -> Source:
+    """Read a file up to its limit, and close it."""
+    limit = _limit(name)
+    with file:
+        content = file.read(limit + 1)
     if len(content) > limit:
         refuse(name, f"is larger than the {limit:,} bytes that are read of such a file")
     try:
@@ -168,38 +161,19 @@ def _text(name: str, file: IO[bytes]) -> Source:
         refuse(name, "is not text in UTF-8")
 
 
-def _of_file(path: Path) -> Iterator[Source]:
-    if _limit(path.name) is not None:
-        with path.open("rb") as file:
-            yield _text(path.name, file)
-
-
 def _of_folder(root: Path) -> Iterator[Source]:
     """Read the files below a folder; links are refused, because they may lead anywhere."""
-    waiting = [("", root, 0)]
     entries = 0
-    while waiting:
-        prefix, folder, depth = waiting.pop()
-        with os.scandir(folder) as listed:
-            found = list(islice(listed, MOST_ENTRIES + 1))
-        for entry in found:
-            entries += 1
-            name = prefix + entry.name
-            if entries > MOST_ENTRIES:
-                refuse(str(root), f"has more than {MOST_ENTRIES:,} files: name the job's folder")
-            if entry.name.startswith(".") or entry.name in SKIPPED:
-                continue
-            if entry.is_dir(follow_symlinks=False):
-                if depth == MOST_DEPTH:
-                    refuse(name, "is nested too deep")
-                waiting.append((f"{name}/", Path(entry.path), depth + 1))
-            elif _limit(entry.name) is not None:
-                if not entry.is_file(follow_symlinks=False):
-                    refuse(name, "is a link or a special file, which are not followed")
-                # Opened without following a link that may have taken its place since.
-                handle = os.open(entry.path, os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0))
-                with os.fdopen(handle, "rb") as file:
-                    yield _text(name, file)
+    for folder, folders, files in os.walk(root):
+        entries += len(folders) + len(files)
+        if entries > MOST_ENTRIES:
+            refuse(str(root), f"has more than {MOST_ENTRIES:,} files: name the job's folder")
+        folders[:] = [name for name in folders if not _is_skipped(name)]
+        for path in (Path(folder, name) for name in files if _limit(name)):
+            name = path.relative_to(root).as_posix()
+            if not stat.S_ISREG(path.lstat().st_mode):
+                refuse(name, "is a link or a special file, which are not followed")
+            yield _source(name, path.open("rb"))
 
 
 def _of_zip(path: Path) -> Iterator[Source]:
@@ -209,17 +183,15 @@ def _of_zip(path: Path) -> Iterator[Source]:
         if len(members) > MOST_ENTRIES:
             refuse(str(path), f"has more than {MOST_ENTRIES:,} files")
         for member in members:
-            parts = PurePosixPath(member.filename.replace("\\", "/"))
-            if parts.is_absolute() or ".." in parts.parts:
+            name = PurePosixPath(member.filename.replace("\\", "/"))
+            if name.is_absolute() or ".." in name.parts:
                 refuse(str(path), f"has a file outside itself ({one_line(member.filename, 80)})")
-            hidden = any(part.startswith(".") or part in SKIPPED for part in parts.parts)
-            limit = _limit(member.filename)
-            if member.is_dir() or hidden or limit is None:
-                continue
-            if member.file_size > limit:
-                refuse(member.filename, f"is larger than the {limit:,} bytes that are read of it")
-            with archive.open(member) as file:
-                yield _text(str(parts), file)
+            if _limit(name.name) and not any(map(_is_skipped, name.parts)):
+                yield _source(str(name), archive.open(member))
+
+
+def _is_skipped(name: str) -> bool:
+    return name.startswith(".") or name in SKIPPED
 
 
 def _check_size(source: Source, value: Value) -> None:

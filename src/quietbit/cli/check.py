@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, final
 
 import typer
 
@@ -18,7 +18,8 @@ from quietbit.cli.console import JsonOption, column_table, rounded_up, show_json
 from quietbit.cli.options import option, takes, usual
 
 if TYPE_CHECKING:
-    from quietbit.check.verdict import Row, Verdict
+    from quietbit.check.law import Release
+    from quietbit.check.verdict import Verdict
 
 __all__ = ["check"]
 
@@ -75,25 +76,40 @@ def check(
         adjacency=adjacency,
         max_epsilon=given["max_epsilon"],
         accepted=[word.strip() for word in (given["accept"] or "").split(",")],
-        attack=given["attack"],
     )
-    sentence = _sentence(verdict, adjacency)
-    remedy = [] if verdict.holds else _remedy(verdict, adjacency, given)
+    rows = [Row(release, verdict, given["attack"]) for release in verdict.releases]
+    sentence = _sentence(verdict, rows, adjacency)
+    remedy = [] if verdict.holds else _remedy(verdict, rows, adjacency, given)
     if json:
-        show_json(_plain(job, verdict, sentence, remedy))
+        show_json(_plain(job, verdict, rows, sentence, remedy))
     else:
-        _show(verdict, sentence, remedy)
+        _show(rows, sentence, remedy)
     if verdict.missing:
         return MISSING
     return FAILS if verdict.holds is False else HOLDS
 
 
-def _sentence(verdict: Verdict, adjacency: quietbit.Adjacency) -> str:
+@final
+class Row:
+    """One thing that leaves: its proven epsilons at its delta, and what outputs refute."""
+
+    def __init__(self, release: Release, verdict: Verdict, attack: bool) -> None:
+        """Ask the release; replacing costs at least as much as leaving out."""
+        zero_out, replace_one = quietbit.Adjacency
+        claim = release.claim
+        self.release = release
+        self.delta = verdict.delta if claim is None else claim.delta
+        self.zero_out = release.epsilon(zero_out, self.delta)
+        self.replace_one = max(self.zero_out, release.epsilon(replace_one, self.delta))
+        self.refuted = release.refuted(zero_out, self.delta) if attack else None
+
+
+def _sentence(verdict: Verdict, rows: list[Row], adjacency: quietbit.Adjacency) -> str:
     """Return the verdict in one sentence."""
     if verdict.missing:
         names = ", ".join(f"{value.name} ({value.place})" for value in verdict.missing)
         return f"No verdict yet: the job computes {names} when it runs."
-    proven = _proven(verdict, adjacency)
+    proven = _proven(rows, adjacency)
     if verdict.claim is None:
         return f"The job claims no epsilon: {proven}."
     claim = f"epsilon {verdict.claim.epsilon:g}"
@@ -104,10 +120,10 @@ def _sentence(verdict: Verdict, adjacency: quietbit.Adjacency) -> str:
     return f"The claim of {claim} does not hold: {proven}."
 
 
-def _proven(verdict: Verdict, adjacency: quietbit.Adjacency) -> str:
+def _proven(rows: list[Row], adjacency: quietbit.Adjacency) -> str:
     """Return what is proved of everything that leaves."""
     parts = []
-    for row in verdict.rows:
+    for row in rows:
         epsilon = row.zero_out
         if adjacency is quietbit.Adjacency.REPLACE_ONE:
             epsilon = row.replace_one
@@ -118,12 +134,12 @@ def _proven(verdict: Verdict, adjacency: quietbit.Adjacency) -> str:
     return " and ".join(parts)
 
 
-def _show(verdict: Verdict, sentence: str, remedy: list[str]) -> None:
+def _show(rows: list[Row], sentence: str, remedy: list[str]) -> None:
     """Print the verdict, the table, the reasons, and what to write instead."""
     print(sentence)
-    if verdict.rows:
-        column_table("What leaves, and the epsilon that is proved", HEADS, _lines(verdict))
-    for row in verdict.rows:
+    if rows:
+        column_table("What leaves, and the epsilon that is proved", HEADS, _lines(rows))
+    for row in rows:
         release = row.release
         print(f"{release.what}: {release.law} at {release.place}")
         for why in release.why:
@@ -141,9 +157,9 @@ def _show(verdict: Verdict, sentence: str, remedy: list[str]) -> None:
     print(f"\nWritten for {', '.join(_versions())}.")
 
 
-def _lines(verdict: Verdict) -> list[list[str]]:
+def _lines(rows: list[Row]) -> list[list[str]]:
     lines = []
-    for row in verdict.rows:
+    for row in rows:
         release = row.release
         claim = "" if release.claim is None else f"{release.claim.epsilon:g}"
         epsilons = [_shown(row.zero_out), _shown(row.replace_one)]
@@ -156,7 +172,9 @@ def _shown(epsilon: float) -> str:
     return "no guarantee" if epsilon == math.inf else rounded_up(epsilon, 5)
 
 
-def _plain(job: Path, verdict: Verdict, sentence: str, remedy: list[str]) -> dict[str, Any]:
+def _plain(
+    job: Path, verdict: Verdict, rows: list[Row], sentence: str, remedy: list[str]
+) -> dict[str, Any]:
     """Return what JSON says; docs/how-to/check-a-job.md describes the fields."""
     claim = verdict.claim
     return {
@@ -166,7 +184,7 @@ def _plain(job: Path, verdict: Verdict, sentence: str, remedy: list[str]) -> dic
         "sentence": sentence,
         "proven_epsilon": verdict.proven,
         "claimed_epsilon": None if claim is None else claim.epsilon,
-        "rows": [_plain_row(row) for row in verdict.rows],
+        "rows": [_plain_row(row) for row in rows],
         "missing": [_plain_place(value.place, name=value.name) for value in verdict.missing],
         "remedy": remedy,
         "versions": _versions(),
@@ -215,19 +233,21 @@ def _versions() -> list[str]:
     return found
 
 
-def _remedy(verdict: Verdict, adjacency: quietbit.Adjacency, given: dict[str, Any]) -> list[str]:
+def _remedy(
+    verdict: Verdict, rows: list[Row], adjacency: quietbit.Adjacency, given: dict[str, Any]
+) -> list[str]:
     """Return the lines that give a job its epsilon, and what to expect of them."""
-    rows = [row for row in verdict.rows if row.release.what == "update"]
-    if not rows or verdict.missing:
+    updates = [row for row in rows if row.release.what == "update"]
+    if not updates or verdict.missing:
         return []
-    release = rows[0].release
+    release = updates[0].release
     epsilon = verdict.claim.epsilon if verdict.claim is not None else WANTED
     if release.unit is quietbit.Unit.SAMPLE:
         return [
             f"calibrate once, for the steps of all rounds, on Poisson batches: epsilon {epsilon:g}",
             "and send arrays alone: quietbit.nvflare and quietbit.flower do (protect-samples)",
         ]
-    delta = rows[0].delta
+    delta = updates[0].delta
     rounds = release.times if release.times > 1 else given["rounds"] or release.times
     budget = {"epsilon": epsilon, "delta": delta, "clip": 1.0, "releases": rounds}
     arguments = ", ".join(f"{name}={value:g}" for name, value in budget.items())
