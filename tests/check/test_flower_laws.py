@@ -171,6 +171,20 @@ def test_an_adaptive_clip_makes_noise_for_the_next_clip(tmp_path, side):
     assert law.release.noise.zero_out <= 2 * 2.0 / (raised * made.clipping_norm)
 
 
+def test_a_mod_that_no_app_has_protects_nothing(tmp_path):
+    found = row(app(tmp_path, "mod = LocalDpMod(1.0, 1.0, 0.5, 1e-5)"))
+    assert reasons(found) == {"NOT_APPLIED"}
+
+
+def test_of_two_strategies_the_worse_counts(tmp_path):
+    """They may be branches of one function."""
+    name = "DifferentialPrivacyServerSideFixedClipping"
+    better = FIXED.format(name=name).replace("1.3", "13.0")
+    one = row(app(tmp_path / "a", EQUAL + FIXED.format(name=name)))
+    two = row(app(tmp_path / "b", EQUAL + FIXED.format(name=name) + "\n" + better))
+    assert two.zero_out == one.zero_out
+
+
 def test_clients_that_must_clip_and_do_not(tmp_path):
     found = row(app(tmp_path, FIXED.format(name="DifferentialPrivacyClientSideFixedClipping")))
     assert found.zero_out == math.inf

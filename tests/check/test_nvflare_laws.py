@@ -187,6 +187,14 @@ def test_the_best_of_several_filters_counts(tmp_path):
     assert found.zero_out <= 0.5
 
 
+def test_of_two_sites_the_worse_counts(tmp_path):
+    local = {"path": "flip.nvflare.components.LocalDifferentialPrivacy", "args": {}}
+    nvflare_job(tmp_path / "site-1", local)
+    assert row(tmp_path).zero_out < math.inf
+    nvflare_job(tmp_path / "site-2")
+    assert row(tmp_path).zero_out == math.inf
+
+
 @pytest.mark.parametrize("ending", ["json", "conf", "yml"])
 def test_configurations_are_read_in_three_formats(tmp_path, ending):
     texts = {

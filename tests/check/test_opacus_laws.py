@@ -45,6 +45,15 @@ def test_shuffled_batches_are_not_amplified(tmp_path):
     assert fixed.zero_out > 4 * poisson.zero_out
 
 
+@pytest.mark.parametrize(
+    ("argument", "reason"),
+    [("noise_generator=g", "SEEDED"), ("clipping='adaptive'", "UNKNOWN_CLASS")],
+)
+def test_what_has_no_law_proves_nothing(tmp_path, argument, reason):
+    seen = found(tmp_path, f"noise_multiplier=1.1, {argument}")
+    assert (seen.zero_out, reasons(seen)) == (math.inf, {reason})
+
+
 def test_rounds_that_the_noise_was_not_made_for(tmp_path):
     arguments = "target_epsilon=2.0, target_delta=1e-5, epochs=3"
     kind = {"call": "make_private_with_epsilon"}

@@ -74,22 +74,22 @@ def test_a_value_that_is_computed_is_unknown_with_its_line(text):
 
 
 def test_arguments_that_cannot_be_seen_are_not_defaults(tmp_path):
-    text = "def f(**options):\n  LocalDpMod(**options)\nstrategy.start(g, num_rounds=1)\n"
+    text = "def f(**options):\n  ClientApp(mods=[LocalDpMod(**options)])\nstrategy.start(g, num_rounds=1)\n"
     missing = verdict(job(tmp_path, app_py=text)).missing
     assert {found.name for found in missing} == {"clipping_norm", "sensitivity", "epsilon", "delta"}
 
 
 def test_a_given_value_fills_what_the_job_leaves_open(tmp_path):
-    text = "LocalDpMod(1.0, 1.0, E, 1e-5)\nstrategy.start(g, num_rounds=1)\n"
+    text = "ClientApp(mods=[LocalDpMod(1.0, 1.0, E, 1e-5)])\nstrategy.start(g, num_rounds=1)\n"
     found = verdict(job(tmp_path, app_py=text), "epsilon=0.5", accepted=["metrics"])
     assert (found.claim.epsilon, found.holds) == (0.5, True)
 
 
 def test_values_that_double_with_every_line_take_no_time():
     lines = ["x0 = 1"] + [f"x{n} = x{n - 1} + x{n - 1}" for n in range(1, 29)]
-    start = time.monotonic()
+    start = time.process_time()
     assert isinstance(value("\n".join([*lines, "LocalDpMod(epsilon=x28)"])), Unknown)
-    assert time.monotonic() - start < MOST_SECONDS
+    assert time.process_time() - start < MOST_SECONDS
 
 
 def hostile(folder: Path, name: str) -> Path:
@@ -200,11 +200,11 @@ MEASURED = """
 import sys, time
 from pathlib import Path
 from quietbit.cli.main import main
-start = time.monotonic()
+start = time.process_time()
 code = main(["check", sys.argv[1]])
 words = Path("/proc/self/status").read_text().split()
 size = int(words[words.index("VmHWM:") + 1]) / 1024  # of this program, not of what started it
-print(code, time.monotonic() - start, size)
+print(code, time.process_time() - start, size)
 """
 LARGE = ["hundred megabytes of python", "zip of a gigabyte", "laughing yaml", "deep python"]
 
@@ -248,7 +248,7 @@ def test_a_folder_and_its_zip_are_the_same_job(tmp_path):
     assert len(names[0]) == 2
 
 
-LOCAL = "LocalDpMod(1.0, 1.0, {epsilon}, 1e-5)\nstrategy.start(g, num_rounds={rounds})\n"
+LOCAL = "app = ClientApp(mods=[LocalDpMod(1.0, 1.0, {epsilon}, 1e-5)])\nstrategy.start(g, num_rounds={rounds})\n"
 
 
 @pytest.mark.parametrize(

@@ -66,6 +66,8 @@ def mods(program: Program, given: Given) -> list[Use]:
 @law("LocalDpMod", "clipping_norm sensitivity epsilon delta")
 def local_dp(use: Use, run: Run) -> list[Release]:
     """Price the mod, whose sensitivity is a number of its own."""
+    if not run.program.keywords("mods"):
+        return [nothing("update", use, Reason.NOT_APPLIED, detail="no app has mods")]
     return [by_formula(use, run)]
 
 

@@ -68,6 +68,7 @@ class Reason(Enum):
     NOT_APPLIED = "the filter is for another task than the one whose result leaves"
     SCALARS = "arrays of dimension 0 leave as they are"
     SWITCHED_OFF = "it is switched off"
+    SEEDED = "its randomness can be repeated by whoever knows the seed"
     UNKNOWN_CLASS = "check has no law of this class"
 
 

@@ -21,7 +21,7 @@ from quietbit.check.attack import refuted_by_signs
 from quietbit.check.gaussian import by_formula
 from quietbit.check.law import Claim, Reason, Release, Run, Why, law, nothing
 from quietbit.check.reader import Source, Sources
-from quietbit.check.values import Given, Unknown, Use, Value
+from quietbit.check.values import Given, Place, Unknown, Use, Value
 from quietbit.errors import require
 from quietbit.privacy.cost import Cost
 from quietbit.target import Adjacency
@@ -36,6 +36,7 @@ CONTROLLERS = {
     "CyclicClientController": "cyclic_learn",
 }
 CHAINS = {"task_result_filters": "out", "task_data_filters": "in"}  # with the usual direction
+NO_FILTER = "no filter"
 MOST_PASSES = 64
 SHARE = 1e-3  # of delta: for runs of the selection that take more passes than are priced
 
@@ -59,12 +60,16 @@ def filters(sources: Sources, given: Given) -> Iterator[Use]:
     """Return every filter of what leaves the clients, with the tasks that it stands for."""
     for source in sources.called(CLIENT):
         table = source.values()
+        found = False
         for chain, usual in CHAINS.items():
             for entry in _tables(table.get(chain)):
                 if entry.get("direction", usual) != "in":
                     covers = frozenset(f"{chain} {task}" for task in entry.get("tasks") or ())
                     for member in _tables(entry.get("filters")):
+                        found = True
                         yield evolve(_use(source, table, member, given), covers=covers)
+        if not found:  # another site's configuration may have some
+            yield Use(NO_FILTER, {}, Place(source.name), given)
 
 
 def rounds(parts: Iterable[Use]) -> list[Value]:
@@ -187,7 +192,7 @@ def percentile(use: Use, run: Run) -> list[Release]:
 
 # Classes that add no noise to what they let out.
 _UNPROTECTED = {
-    ("update", (Reason.NO_CLIP, Reason.NO_NOISE)): ("ExcludeVars", "ConvertWeights"),
+    ("update", (Reason.NO_CLIP, Reason.NO_NOISE)): (NO_FILTER, "ExcludeVars", "ConvertWeights"),
     ("update", (Reason.ENCRYPTED, Reason.NO_CLIP, Reason.NO_NOISE)): (
         "HEModelEncryptor",
         "HEModelSerializeFilter",

@@ -16,7 +16,7 @@ import math
 from attrs import evolve, frozen
 
 from quietbit._search import bisect
-from quietbit.check.law import Batches, Claim, Normal, Reason, Release, Run, Why, law
+from quietbit.check.law import Batches, Claim, Normal, Reason, Release, Run, Why, law, nothing
 from quietbit.check.values import Use
 from quietbit.errors import require
 from quietbit.privacy.cost import Cost
@@ -30,6 +30,7 @@ NAMES = (
 )
 EPOCHS = ("epochs", "local_epochs", "num_epochs", "total_epochs")
 BATCHES = ("batch_size", "local_batch_size")
+CLIPPINGS = ("flat", "per_layer")
 HIGHEST = 1000.0
 
 
@@ -101,6 +102,10 @@ def _engines(run: Run) -> list[Use]:
 def _release(
     use: Use, run: Run, multiplier: float, steps: _Steps, claim: Claim | None
 ) -> list[Release]:
+    if use.value("clipping", "flat") not in CLIPPINGS:
+        return [nothing("update", use, Reason.UNKNOWN_CLASS, detail="of this clipping")]
+    if "noise_generator" in use.arguments:
+        return [nothing("update", use, Reason.SEEDED)]
     why = []
     if multiplier == 0:
         why.append(Why(Reason.NO_NOISE, use.place))

@@ -100,9 +100,8 @@ def _releases(sources: Sources, given: Given) -> tuple[list[Release], tuple[Unkn
     if apps:
         beside = Use("metrics of the app", {}, apps[0], given)
         releases.append(nothing("metrics", beside, Reason.IN_CLEAR))
-    sends = apps or nvflare.is_job(sources)
-    if sends and not missing and not any(release.what in SENT for release in releases):
-        bare = Use("no filter", {}, place, given)
+    if apps and not missing and not any(release.what in SENT for release in releases):
+        bare = Use("no filter", {}, apps[0], given)
         releases.append(nothing("update", bare, Reason.NO_CLIP, Reason.NO_NOISE))
     if not releases and not missing:
         raise Unreadable(
@@ -115,15 +114,32 @@ def _releases(sources: Sources, given: Given) -> tuple[list[Release], tuple[Unkn
 
 
 def _best(releases: list[Release], delta: float) -> list[Release]:
-    """Return one release for each thing that leaves: the best proved, or all reasons there are."""
-    best: dict[tuple[str, str], Release] = {}
-    for release in sorted(releases, key=lambda release: release.epsilon(ZERO_OUT, delta)):
-        proved = [unit for what, unit in best if what == release.what]
-        if release.epsilon(ZERO_OUT, delta) < math.inf:
-            best.setdefault((release.what, release.unit.value), release)
-        elif proved in ([], [""]):
-            other = best.setdefault((release.what, ""), release)
-            known = {why.reason for why in other.why}
-            more = tuple(why for why in release.why if why.reason not in known)
-            best[release.what, ""] = evolve(other, why=other.why + more)
-    return list(best.values())
+    """Return one release for each thing that leaves and each unit that is protected."""
+    best: list[Release] = []
+    for what in dict.fromkeys(release.what for release in releases):
+        best += _of_one([release for release in releases if release.what == what], delta)
+    return best
+
+
+def _of_one(releases: list[Release], delta: float) -> list[Release]:
+    """Return the best of a chain of filters, the worst of several chains and of calls in Python.
+
+    Several calls may be alternatives, and several chains belong to several sites.
+    """
+
+    def epsilon(release: Release) -> float:
+        return release.epsilon(ZERO_OUT, delta)
+
+    chains: dict[str, Release] = {}
+    calls: dict[str, Release] = {}
+    for release in sorted(releases, key=epsilon):
+        if not release.place.file.endswith(".py"):
+            chains.setdefault(release.place.file, release)
+        elif epsilon(release) < math.inf:
+            calls[release.unit.value] = release
+    worst = sorted(chains.values(), key=epsilon)[-1:]
+    proved = [release for release in [*calls.values(), *worst] if epsilon(release) < math.inf]
+    if proved:
+        return proved
+    why = {reason.reason: reason for release in releases for reason in release.why[::-1]}
+    return [evolve(releases[0], why=tuple(why.values()))]
