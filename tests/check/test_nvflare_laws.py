@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 from pathlib import Path
 
@@ -20,6 +21,7 @@ from nvflare.app_common.filters.svt_privacy import SVTPrivacy
 from nvflare.app_common.statistics.min_max_cleanser import AddNoiseToMinMax
 
 from check.kit import FILTERS, assert_laplace, catches, nvflare_job, reasons, row, verdict
+from quietbit.check.nvflare import ROUNDS
 from quietbit.target import Adjacency
 
 SIZE = 1_000_000
@@ -185,6 +187,48 @@ def test_the_best_of_several_filters_counts(tmp_path):
     }
     found = row(nvflare_job(tmp_path, PERCENTILE, local))
     assert found.zero_out <= 0.5
+
+
+def test_a_workflow_that_is_not_told_has_as_many_rounds_as_its_class(tmp_path):
+    from nvflare.app_common.workflows.cyclic_ctl import CyclicController
+    from nvflare.app_common.workflows.fedavg import FedAvg
+    from nvflare.app_common.workflows.scatter_and_gather import ScatterAndGather
+
+    for kind in (CyclicController, ScatterAndGather, FedAvg):
+        usual = [
+            inspect.signature(base).parameters["num_rounds"].default
+            for base in kind.__mro__
+            if "num_rounds" in inspect.signature(base).parameters
+        ]
+        assert usual[0] == ROUNDS[kind.__name__]
+    local = {"path": "flip.nvflare.components.LocalDifferentialPrivacy", "args": {}}
+    assert row(nvflare_job(tmp_path, local, rounds=None)).release.times == 5
+
+
+def test_a_recipe_that_was_exported_proves_its_budget(tmp_path):
+    from nvflare.app_common.np.recipes.fedavg import NumpyFedAvgRecipe
+
+    from quietbit.nvflare import add_privacy
+
+    (tmp_path / "train.py").write_text("import nvflare.client as flare\n")
+    recipe = NumpyFedAvgRecipe(
+        name="digits",
+        model=[[0.0] * 5] * 2,
+        min_clients=2,
+        num_rounds=5,
+        train_script=str(tmp_path / "train.py"),
+    )
+    settings = {
+        "quietbit.mechanism": "imvu",
+        "quietbit.clip": 0.5,
+        "quietbit.epsilon": 20.0,
+        "quietbit.adjacency": "zero-out",
+        "quietbit.releases": 5,
+    }
+    add_privacy(recipe, settings, simulation=True)
+    recipe.export(str(tmp_path / "job"))
+    found = verdict(tmp_path / "job" / "digits")
+    assert (found.proven, found.holds) == (20.0, True)
 
 
 def test_of_two_sites_the_worse_counts(tmp_path):

@@ -37,6 +37,9 @@ CONTROLLERS = {
 }
 CHAINS = {"task_result_filters": "out", "task_data_filters": "in"}  # with the usual direction
 NO_FILTER = "no filter"
+PARTS = ("components", "workflows", "executors")
+# Of workflows that are not told how many.
+ROUNDS = {"FedAvg": 5, "ScatterAndGather": 5, "CyclicController": 5, "Scaffold": 5}
 MOST_PASSES = 64
 SHARE = 1e-3  # of delta: for runs of the selection that take more passes than are priced
 
@@ -51,9 +54,12 @@ def components(sources: Sources, given: Given) -> Iterator[Use]:
     for stem in (CLIENT, SERVER):
         for source in sources.called(stem):
             table = source.values()
-            for key in ("components", "workflows", "executors"):
-                for entry in _tables(table.get(key)):
-                    yield _use(source, table, entry.get("executor", entry), given)
+            entries = [entry for key in PARTS for entry in _tables(table.get(key))]
+            if stem == SERVER:  # what a server does to results is nothing that leaves a client
+                for chain in (chain for key in CHAINS for chain in _tables(table.get(key))):
+                    entries += _tables(chain.get("filters"))
+            for entry in entries:
+                yield _use(source, table, entry.get("executor", entry), given)
 
 
 def filters(sources: Sources, given: Given) -> Iterator[Use]:
@@ -73,8 +79,9 @@ def filters(sources: Sources, given: Given) -> Iterator[Use]:
 
 
 def rounds(parts: Iterable[Use]) -> list[Value]:
-    """Return the numbers of rounds of the workflows."""
-    return [use.arguments["num_rounds"] for use in parts if "num_rounds" in use.arguments]
+    """Return the numbers of rounds of the workflows; exported jobs leave out usual ones."""
+    numbers = [use.arguments.get("num_rounds", ROUNDS.get(use.name)) for use in parts]
+    return [number for number in numbers if number is not None]
 
 
 def applied(use: Use, others: Iterable[Use]) -> bool:

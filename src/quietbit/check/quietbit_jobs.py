@@ -20,9 +20,10 @@ from quietbit.federation.terms import PREFIX
 from quietbit.privacy.cost import Cost
 from quietbit.target import Adjacency, Target
 
-__all__ = ["budgeted"]
+__all__ = ["GATES", "budgeted"]
 
-TABLE = PREFIX.removesuffix(".")
+# Classes that let nothing out beside the release; `LocalPrivacy` holds its own task alone.
+GATES = ("PrivateReceiver", "add_privacy", "PrivateClientApp")
 GATE = "the node's own policy and ledger, which hold the job to this budget"
 
 

@@ -108,6 +108,9 @@ def _releases(sources: Sources, given: Given) -> tuple[list[Release], tuple[Unkn
             f"{sources.title} is no job that check knows: see docs/how-to/check-a-job.md."
         )
     given.check_taken()
+    gated = [release for release in releases if release.law in quietbit_jobs.GATES]
+    if gated:  # nothing else leaves through a gate
+        releases = gated
     deltas = [release.claim.delta for release in releases if release.claim is not None]
     delta = deltas[0] if deltas else run.delta
     return _best(releases, delta), tuple(dict.fromkeys(missing)), delta
@@ -141,5 +144,6 @@ def _of_one(releases: list[Release], delta: float) -> list[Release]:
     proved = [release for release in [*calls.values(), *worst] if epsilon(release) < math.inf]
     if proved:
         return proved
-    why = {reason.reason: reason for release in releases for reason in release.why[::-1]}
-    return [evolve(releases[0], why=tuple(why.values()))]
+    bare = [release for release in releases if epsilon(release) == math.inf]
+    why = {why.reason: why for release in bare[::-1] for why in release.why}
+    return [evolve(bare[0], why=tuple(why.values()))]
