@@ -197,6 +197,10 @@ def test_own_numbers_of_examples_are_weights(tmp_path):
     weighted = row(app(tmp_path / "a", FIXED.format(name=name)))
     equal = row(app(tmp_path / "b", EQUAL + FIXED.format(name=name)))
     assert "WEIGHTS" in reasons(weighted)
+    # What outputs refute is what equal weights attain.
+    for found in (weighted, equal):
+        refuted = found.release.refuted(Adjacency.ZERO_OUT, 1e-5)
+        assert refuted == pytest.approx(equal.zero_out, rel=1e-5)
     assert weighted.release.noise.zero_out == pytest.approx(4 * equal.release.noise.zero_out)
 
 

@@ -84,21 +84,23 @@ def flip_local_dp(use: Use, run: Run) -> list[Release]:
 
 def _central(use: Use, run: Run, mu: float, count_mu: float, lost: float, *why: Why) -> Release:
     """Return the release of a noisy mean; ``mu`` is one client's where all weigh the same."""
+    accounted = use.arguments.get("accountant") is not None
     weights = run.program.keywords("num-examples")
     same = bool(weights) and all(weight == weights[0] == 1 for weight in weights)
-    equal = same or "accountant" in use.arguments
+    equal = same or accounted
     share = 1.0
     needs: tuple[str, ...] = (ALL_ANSWER, FINITE)
     if equal:
-        needs = needs[1:] if "accountant" in use.arguments else needs
+        needs = needs[1:] if accounted else needs
     else:
         share = use.number("num_sampled_clients")
         why = (*why, Why(Reason.WEIGHTS, use.place, f"with equal weights mu = {mu:.3g} per round"))
     squares = [(radii * share * mu) ** 2 + count_mu**2 for radii in (1, 2)]
-    noise = Normal(math.sqrt(squares[0]), math.sqrt(squares[1]), lost)
+    attained = 0.0 if lost else mu  # the clip of the next round may also be larger
+    noise = Normal(math.sqrt(squares[0]), math.sqrt(squares[1]), lost, attained)
     claim = None
     for spent in run.program.uses("PrivacyConfig"):
-        if "max_epsilon" in spent.arguments and "accountant" in use.arguments:
+        if "max_epsilon" in spent.arguments and accounted:
             epsilon, delta = spent.numbers("max_epsilon", "target_delta")
             claim = Claim(epsilon, delta, per_round=False)
     return Release(

@@ -109,11 +109,16 @@ class Noise(Protocol):
 @final
 @frozen
 class Normal:
-    """Gaussian noise: ``mu`` between neighbours for zero-out and for replace-one."""
+    """Gaussian noise: at most these ``mu`` between neighbours, for zero-out and for replace-one.
+
+    ``attained`` is a mu that two neighbours have for sure under zero-out; None where it is the
+    largest.
+    """
 
     zero_out: float
     replace_one: float
     lost: float = 0.0
+    attained: float | None = None
 
     @classmethod
     def of(cls, clip: float, deviation: float) -> Normal:
@@ -127,8 +132,11 @@ class Normal:
         return Cost.gaussian(round_up(mu * mu / 2, FEW_OPERATIONS)) if mu < math.inf else None
 
     def refuted(self, adjacency: Adjacency, times: int, delta: float) -> float:
-        """Return the exact epsilon, which the worst pair attains."""
-        cost = self.cost(adjacency)
+        """Return the exact epsilon of a pair that is attained."""
+        worst = self
+        if self.attained is not None:
+            worst = Normal(self.attained, 2 * self.attained)
+        cost = worst.cost(adjacency)
         return math.inf if cost is None else (cost * times).epsilon(delta) * COMPUTED
 
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 
-from attrs import evolve, frozen
+from attrs import evolve
 
 from quietbit._search import bisect
 from quietbit.check.law import Batches, Claim, Normal, Reason, Release, Run, Why, law, nothing
@@ -30,21 +30,13 @@ NAMES = (
 )
 EPOCHS = ("epochs", "local_epochs", "num_epochs", "total_epochs")
 BATCHES = ("batch_size", "local_batch_size")
+BUFFERED = ("BatchNorm1d", "BatchNorm2d", "BatchNorm3d")
 CLIPPINGS = ("flat", "per_layer")
 HIGHEST = 1000.0
 
 
-@frozen
-class _Steps:
-    """The steps of a run and those that the noise was made for, and the rate of a batch."""
-
-    number: int
-    calibrated: int
-    rate: float
-
-
-def _steps(use: Use, run: Run, calibrated: int | None) -> _Steps:
-    """Read the size of batches, and the number of samples, epochs and rounds."""
+def _steps(use: Use, run: Run, calibrated: int | None) -> tuple[int, int, float]:
+    """Return the steps of a run, those that the noise was made for, and the rate of a batch."""
     batch = run.number("batch_size", run.program.named(*BATCHES), use.place)
     batches = math.ceil(run.number("samples", None, use.place) / batch)
     rounds = run.rounds if run.round_counts else int(run.given.find("rounds") or 1)
@@ -52,7 +44,7 @@ def _steps(use: Use, run: Run, calibrated: int | None) -> _Steps:
     if local is None and rounds == 1:
         local = calibrated
     number = rounds * run.number("local_epochs", local, use.place) * batches
-    return _Steps(number, (calibrated or 0) * batches, 1 / batches)
+    return number, (calibrated or number) * batches, 1 / batches
 
 
 def found_multiplier(epsilon: float, delta: float, rate: float, steps: int, kind: str) -> float:
@@ -77,59 +69,56 @@ def found_multiplier(epsilon: float, delta: float, rate: float, steps: int, kind
 def make_private(use: Use, run: Run) -> list[Release]:
     """Price all steps of the run with the noise that is written down."""
     multiplier = use.number("noise_multiplier")
-    return _release(use, run, multiplier, _steps(use, run, None), None)
+    number, _, rate = _steps(use, run, None)
+    return [_release(use, run, multiplier, number, rate, None), *_buffers(run)]
 
 
 @law("make_private_with_epsilon", NAMES)
 def make_private_with_epsilon(use: Use, run: Run) -> list[Release]:
     """Price all steps of the run with the noise that Opacus finds for those it is told of."""
     epsilon, delta = use.numbers("target_epsilon", "target_delta")
-    steps = _steps(use, run, use.count("epochs"))
-    kind = _accountant(run)
-    multiplier = found_multiplier(epsilon, delta, steps.rate, steps.calibrated, kind)
-    return _release(use, run, multiplier, steps, Claim(epsilon, delta, per_round=False))
+    number, calibrated, rate = _steps(use, run, use.count("epochs"))
+    multiplier = found_multiplier(epsilon, delta, rate, calibrated, _accountant(run))
+    claim = Claim(epsilon, delta, per_round=False)
+    release = _release(use, run, multiplier, number, rate, claim)
+    if number > calibrated:
+        why = Why(Reason.PER_ROUND, use.place, f"{number:,} steps, noise for {calibrated:,}")
+        release = evolve(release, why=(*release.why, why))
+    return [release, *_buffers(run)]
 
 
 def _accountant(run: Run) -> str:
-    kinds = {str(use.arguments.get("accountant", "prv")) for use in _engines(run)}
-    return kinds.pop() if len(kinds) == 1 else "prv"
-
-
-def _engines(run: Run) -> list[Use]:
-    return run.program.uses("PrivacyEngine")
+    kinds = [use.arguments.get("accountant", "prv") for use in run.program.uses("PrivacyEngine")]
+    return "gdp" if "gdp" in kinds else "prv"
 
 
 def _release(
-    use: Use, run: Run, multiplier: float, steps: _Steps, claim: Claim | None
-) -> list[Release]:
+    use: Use, run: Run, multiplier: float, number: int, rate: float, claim: Claim | None
+) -> Release:
+    """Return the release of the model that so many steps make."""
     if use.value("clipping", "flat") not in CLIPPINGS:
-        return [nothing("update", use, Reason.UNKNOWN_CLASS, detail="of this clipping")]
+        return nothing("update", use, Reason.UNKNOWN_CLASS, detail="of this clipping")
     if "noise_generator" in use.arguments:
-        return [nothing("update", use, Reason.SEEDED)]
-    why = []
+        return nothing("update", use, Reason.SEEDED)
     if multiplier == 0:
-        why.append(Why(Reason.NO_NOISE, use.place))
-    if claim is not None and steps.number > steps.calibrated:
-        detail = f"{steps.number:,} steps, noise for {steps.calibrated:,}"
-        why.append(Why(Reason.PER_ROUND, use.place, detail))
+        return nothing("update", use, Reason.NO_NOISE)
+    why = []
+    noise: Batches | Normal = Batches(multiplier, rate)
     if _accountant(run) == "gdp":
-        why.append(Why(Reason.APPROXIMATE, _engines(run)[0].place, "accountant gdp"))
-    release = Release(
-        "update",
-        use.name,
-        use.place,
-        Batches(multiplier, steps.rate) if multiplier > 0 else None,
-        steps.number,
-        Unit.SAMPLE,
-        claim=claim,
-    )
+        why.append(Why(Reason.APPROXIMATE, use.place, "accountant gdp"))
     if not use.value("poisson_sampling", True):
         why.append(Why(Reason.FIXED_BATCHES, use.place))
-        epochs = round(steps.number * steps.rate)
-        release = evolve(release, noise=Normal.of(1.0, multiplier), times=epochs)
-    releases = [evolve(release, why=tuple(why))]
-    for name in ("BatchNorm1d", "BatchNorm2d", "BatchNorm3d"):
-        if name in run.program.words and "fix" not in run.program.words:
-            place = run.program.words[name]
-            releases.append(Release("model", name, place, why=(Why(Reason.BUFFERS, place),)))
-    return releases
+        noise = Normal.of(1.0, multiplier)
+        number = round(number * rate)  # a sample is once in every epoch
+    return Release(
+        "update", use.name, use.place, noise, number, Unit.SAMPLE, claim=claim, why=tuple(why)
+    )
+
+
+def _buffers(run: Run) -> list[Release]:
+    """Return the statistics of BatchNorm, where nothing replaces them."""
+    names = [name for name in BUFFERED if name in run.program.words]
+    if "fix" in run.program.words:
+        return []
+    uses = [Use(name, {}, run.program.words[name], run.given) for name in names]
+    return [nothing("model", use, Reason.BUFFERS) for use in uses]

@@ -226,21 +226,9 @@ def _hocon(source: Source) -> Any:
     """Read HOCON without its includes, which name other files and addresses."""
     if INCLUDE.search(source.text):
         refuse(source.name, "includes another file, which is not followed")
-    hocon = require_module("pyhocon", "nvflare")
-    return _plain(hocon.ConfigFactory.parse_string(source.text, resolve=False))
-
-
-def _plain(value: Any, depth: int = 0) -> Any:
-    """Return pyhocon's trees as dictionaries; a substitution stays what is written."""
-    if depth > MOST_DEPTH:
-        raise RecursionError("nested too deep")
-    if isinstance(value, dict):
-        return {str(key).strip('"'): _plain(item, depth + 1) for key, item in value.items()}
-    if isinstance(value, list):
-        return [_plain(item, depth + 1) for item in value]
-    if value is None or isinstance(value, bool | int | float | str):
-        return value
-    return "${}"
+    factory = require_module("pyhocon", "nvflare").ConfigFactory
+    # A substitution stays what it is, and is no number.
+    return factory.parse_string(source.text, resolve=False).as_plain_ordered_dict()
 
 
 _PARSERS: dict[str, Callable[[Source], Any]] = {
