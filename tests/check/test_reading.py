@@ -2,22 +2,39 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import subprocess
 import sys
+import tempfile
 import time
 import zipfile
 from pathlib import Path
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from check.kit import job, nvflare_job, verdict
 from cli.kit import assert_refused, shell
+from quietbit.check.law import LAWS
 from quietbit.check.program import Program
 from quietbit.check.reader import Source, read_job
 from quietbit.check.values import Given, Unknown
+from quietbit.errors import QuietbitError
 
+WORDS = ["task_result_filters", "components", "executors", "workflows", "tasks", "filters", "args"]
+NAMES = [
+    "epsilon",
+    "delta",
+    "clipping_norm",
+    "sensitivity",
+    "gamma",
+    "fraction",
+    "adjacency",
+    "off",
+]
 MOST_SECONDS = 5.0
 MOST_MEGABYTES = 200
 
@@ -246,6 +263,70 @@ def test_a_folder_and_its_zip_are_the_same_job(tmp_path):
     ]
     assert names[0] == names[1]
     assert len(names[0]) == 2
+
+
+ANYTHING = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.floats()
+    | st.integers(-3, 3)
+    | st.sampled_from(["", "train", "{x}"]),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(WORDS), inner),
+    max_leaves=8,
+)
+FILTER = st.fixed_dictionaries(
+    {
+        "path": st.sampled_from(
+            ["a.SVTPrivacy", "a.LocalDifferentialPrivacy", "q.LocalPrivacy", "B"]
+        )
+    },
+    optional={"args": st.dictionaries(st.sampled_from(NAMES), ANYTHING) | ANYTHING},
+)
+CHAIN = st.fixed_dictionaries({"tasks": st.just(["train"]) | ANYTHING, "filters": st.lists(FILTER)})
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.fixed_dictionaries({}, optional={word: ANYTHING | st.lists(CHAIN) for word in WORDS}))
+def test_a_configuration_of_any_shape_is_judged_or_refused(table):
+    with tempfile.TemporaryDirectory() as folder:
+        (Path(folder) / "config_fed_client.json").write_text(json.dumps(table))
+        with contextlib.suppress(QuietbitError):
+            verdict(Path(folder), given={"dimension": 1000})
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    st.sampled_from(sorted(LAWS)),
+    st.lists(
+        st.sampled_from(
+            [
+                "1",
+                "-1",
+                "None",
+                "'x'",
+                "[]",
+                "[1]",
+                "{}",
+                "f()",
+                "*a",
+                "1e999",
+                "1e-300",
+                "1e300",
+                "[1, 'x']",
+            ]
+        )
+    ),
+    st.booleans(),
+)
+def test_a_call_of_any_arguments_is_judged_or_refused(name, arguments, by_name):
+    if by_name:
+        pairs = zip(LAWS[name][0], arguments, strict=False)
+        arguments = [f"{key}={value}" for key, value in pairs if value != "*a"]
+    with tempfile.TemporaryDirectory() as folder:
+        text = f"f(mods=[{name}({', '.join(arguments)})])\nflip_local_dp_mod\nBatchNorm1d\n"
+        (Path(folder) / "app.py").write_text(text)
+        with contextlib.suppress(QuietbitError):
+            verdict(Path(folder), given={"dimension": 1000, "samples": 10})
 
 
 LOCAL = "app = ClientApp(mods=[LocalDpMod(1.0, 1.0, {epsilon}, 1e-5)])\nstrategy.start(g, num_rounds={rounds})\n"

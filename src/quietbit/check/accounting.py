@@ -15,6 +15,7 @@ from attrs import evolve
 
 from quietbit.check.law import Batches, Normal, Reason, Release, Run, Why, law
 from quietbit.check.values import Use
+from quietbit.errors import check_real
 from quietbit.target import Unit
 
 __all__ = ["gaussian"]
@@ -45,7 +46,9 @@ def _release(use: Use, run: Run) -> Release | None:
         return _normal(use, use.number("noise_multiplier"), 1)
     if use.name == "SingleEpochTreeAggregationDpEvent":
         steps = use.value("step_counts")
-        most = max(map(float, steps)) if isinstance(steps, list) else use.number("step_counts")
+        counts = steps if isinstance(steps, list) else [steps]
+        name = f"step_counts ({use.place})"
+        most = max((check_real(count, name) for count in counts), default=0.0)
         return _normal(use, use.number("noise_multiplier"), math.ceil(math.log2(most + 1)))
     return None
 

@@ -46,7 +46,8 @@ def config(sources: Sources) -> dict[str, Value]:
     for source in sources.called("pyproject"):
         table = source.values()
         for key in ("tool", "flwr", "app", "config"):
-            table = table.get(key, {})
+            inner = table.get(key)
+            table = inner if isinstance(inner, dict) else {}
         waiting = list(table.items())
         while waiting:
             key, value = waiting.pop()

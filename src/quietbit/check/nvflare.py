@@ -40,6 +40,7 @@ NO_FILTER = "no filter"
 PARTS = ("components", "workflows", "executors")
 # Of workflows that are not told how many.
 ROUNDS = {"FedAvg": 5, "ScatterAndGather": 5, "CyclicController": 5, "Scaffold": 5}
+PLAIN = (str, int, float, list, dict, type(None))
 MOST_PASSES = 64
 SHARE = 1e-3  # of delta: for runs of the selection that take more passes than are priced
 
@@ -59,7 +60,8 @@ def components(sources: Sources, given: Given) -> Iterator[Use]:
                 for chain in (chain for key in CHAINS for chain in _tables(table.get(key))):
                     entries += _tables(chain.get("filters"))
             for entry in entries:
-                yield _use(source, table, entry.get("executor", entry), given)
+                inner = entry.get("executor")
+                yield _use(source, table, inner if isinstance(inner, dict) else entry, given)
 
 
 def filters(sources: Sources, given: Given) -> Iterator[Use]:
@@ -70,7 +72,9 @@ def filters(sources: Sources, given: Given) -> Iterator[Use]:
         for chain, usual in CHAINS.items():
             for entry in _tables(table.get(chain)):
                 if entry.get("direction", usual) != "in":
-                    covers = frozenset(f"{chain} {task}" for task in entry.get("tasks") or ())
+                    tasks = entry.get("tasks")
+                    names = tasks if isinstance(tasks, list) else []
+                    covers = frozenset(f"{chain} {task}" for task in names)
                     for member in _tables(entry.get("filters")):
                         found = True
                         yield evolve(_use(source, table, member, given), covers=covers)
@@ -96,7 +100,9 @@ def applied(use: Use, others: Iterable[Use]) -> bool:
 
 
 def _tables(value: Value) -> list[dict[str, Value]]:
-    return [entry for entry in value or [] if isinstance(entry, dict)]
+    """Return the tables of a list, and nothing for what is none."""
+    entries = value if isinstance(value, list) else []
+    return [entry for entry in entries if isinstance(entry, dict)]
 
 
 def _use(source: Source, table: Value, entry: dict[str, Value], given: Given) -> Use:
@@ -104,9 +110,14 @@ def _use(source: Source, table: Value, entry: dict[str, Value], given: Given) ->
     path = str(entry.get("path") or entry.get("name") or entry.get("class_path") or "")
     place = source.place_of(path)
     arguments = {}
-    for name, value in (entry.get("args") or {}).items():
+    given_arguments = entry.get("args")
+    if not isinstance(given_arguments, dict):
+        given_arguments = {}
+    for name, value in given_arguments.items():
         if isinstance(value, str) and "{" in value:
             value = table.get(value.strip("{}"), Unknown(name, place))
+        elif not isinstance(value, PLAIN):  # a substitution of HOCON
+            value = Unknown(name, place)
         arguments[name] = value
     return Use(path.rpartition(".")[2], arguments, place, given)
 

@@ -18,6 +18,7 @@ from quietbit.check.law import LAWS, Claim, Reason, Release, Run, nothing
 from quietbit.check.program import Program
 from quietbit.check.reader import Sources, Unreadable
 from quietbit.check.values import Given, MissingValue, Place, Unknown, Use
+from quietbit.errors import InvalidParameter
 from quietbit.target import Adjacency
 
 __all__ = ["ENGINES", "FILES", "Verdict", "judge"]
@@ -96,6 +97,10 @@ def _releases(sources: Sources, given: Given) -> tuple[list[Release], tuple[Unkn
                 releases += LAWS[use.name][1](use, run)
             except MissingValue as error:
                 missing += error.values
+            except ArithmeticError as error:
+                rule = "of ordinary size"
+                name = f"numbers of {use.name} ({use.place})"
+                raise InvalidParameter.of(name, rule, dict(use.arguments)) from error
     apps = [program.words[name] for name in APPS if name in program.words]
     if apps:
         beside = Use("metrics of the app", {}, apps[0], given)
