@@ -117,7 +117,7 @@ def hostile(folder: Path, name: str) -> Path:
         "no job": {"README.md": "hello"},
         "python of no engine": {"a.py": "print(1)"},
         "broken json": {f"{client}.json": '{"task_result_filters": ['},
-        "deep json": {f"{client}.json": '{"a":' + "[" * 100_000 + "]" * 100_000 + "}"},
+        "deep json": {f"{client}.json": '{"a":' + "[" * 90_000 + "]" * 90_000 + "}"},
         "deep values": {f"{client}.json": '{"a":' + "[" * 60 + "]" * 60 + "}"},
         "json of a list": {f"{client}.json": "[1, 2]"},
         "recursive yaml": {f"{client}.yml": "a: &a\n  b: *a\n"},
@@ -133,7 +133,7 @@ def hostile(folder: Path, name: str) -> Path:
         "deep hocon": {f"{client}.conf": "a = " + "[" * 5000 + "]" * 5000},
         "large hocon": {f"{client}.conf": "a = 1\n" * 100_000},
         "broken python": {"a.py": "def ("},
-        "deep python": {"a.py": "x = " + "-" * 200_000 + "1"},
+        "deep python": {"a.py": "x = " + "-" * 190_000 + "1"},
         "python with null": {"a.py": "x\0y"},
         "python in no encoding": {"a.py": b"x = '\xff\xfe\xfa'"},
     }
