@@ -94,7 +94,8 @@ class Source:
                 warnings.simplefilter("ignore")
                 return ast.parse(self.text)
         except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-            refuse(self.name, f"is not Python that can be read ({one_line(error, 120)})")
+            why = one_line(error, 120) or "nested too deep"
+            refuse(self.name, f"is not Python that can be read ({why})")
 
 
 @final
