@@ -13,50 +13,35 @@ import math
 
 from attrs import evolve
 
-from quietbit.check.law import Batches, Normal, Reason, Release, Run, Why, law
+from quietbit.check.law import Batches, Normal, Reason, Release, Run, Why, law, nothing
 from quietbit.check.values import Use
-from quietbit.errors import check_real
 from quietbit.target import Unit
 
 __all__ = ["gaussian"]
 
 NEIGHBOURS = "events that are relative to one sample that is added or removed"
-UNSAMPLED = Reason.FIXED_BATCHES
 
 
-def _release(use: Use, run: Run) -> Release | None:
-    """Return the release of an event; None for one whose noise is not Gaussian."""
+def _release(use: Use) -> Release:
+    """Return the release of an event; without noise where it is not Gaussian."""
     inner = use.arguments.get("event")
-    if isinstance(inner, Use):
-        release = _release(inner, run)
-        if release is None:
-            return None
-        if use.name == "SelfComposedDpEvent":
-            return evolve(release, times=release.times * use.count("count"))
-        if use.name != "PoissonSampledDpEvent":
-            return evolve(release, why=(*release.why, Why(UNSAMPLED, use.place)))
-        rate = use.number("sampling_probability")
-        simple = inner.name == "GaussianDpEvent"
-        return (
-            evolve(release, noise=Batches(inner.number("noise_multiplier"), rate))
-            if simple
-            else None
-        )
-    if use.name == "GaussianDpEvent":
-        return _normal(use, use.number("noise_multiplier"), 1)
-    if use.name == "SingleEpochTreeAggregationDpEvent":
-        steps = use.value("step_counts")
-        counts = steps if isinstance(steps, list) else [steps]
-        name = f"step_counts ({use.place})"
-        most = max((check_real(count, name) for count in counts), default=0.0)
-        return _normal(use, use.number("noise_multiplier"), math.ceil(math.log2(most + 1)))
-    return None
-
-
-def _normal(use: Use, multiplier: float, nodes: int) -> Release:
-    """Return the release of Gaussian noise on this many values that one sample is in."""
-    noise = Normal.of(math.sqrt(nodes), multiplier)
-    return Release("update", use.name, use.place, noise, unit=Unit.SAMPLE, needs=(NEIGHBOURS,))
+    if not isinstance(inner, Use):
+        nodes = 1
+        if use.name == "SingleEpochTreeAggregationDpEvent":
+            nodes = math.ceil(math.log2(use.number("step_counts") + 1))
+        elif use.name != "GaussianDpEvent":
+            return nothing("update", use, Reason.UNKNOWN_CLASS)
+        noise = Normal.of(math.sqrt(nodes), use.number("noise_multiplier"))
+        return Release("update", use.name, use.place, noise, unit=Unit.SAMPLE, needs=(NEIGHBOURS,))
+    release = _release(inner)
+    if use.name == "SelfComposedDpEvent":
+        return evolve(release, times=release.times * use.count("count"))
+    if use.name != "PoissonSampledDpEvent":
+        return evolve(release, why=(*release.why, Why(Reason.FIXED_BATCHES, use.place)))
+    if inner.name != "GaussianDpEvent":
+        return nothing("update", use, Reason.UNKNOWN_CLASS)
+    rate = use.number("sampling_probability")
+    return evolve(release, noise=Batches(inner.number("noise_multiplier"), rate))
 
 
 @law("PoissonSampledDpEvent", "sampling_probability event")
@@ -67,7 +52,4 @@ def _normal(use: Use, multiplier: float, nodes: int) -> Release:
 @law("GaussianDpEvent", "noise_multiplier")
 def gaussian(use: Use, run: Run) -> list[Release]:
     """Price an event that stands in no other."""
-    release = _release(use, run)
-    if release is None:
-        return [Release("update", use.name, use.place, why=(Why(Reason.UNKNOWN_CLASS, use.place),))]
-    return [release]
+    return [_release(use)]

@@ -1,8 +1,8 @@
 """The largest epsilon that the outputs of a law refute, for two neighbouring updates.
 
 Idea     where P(E) > e^epsilon P'(E) + delta for one event E, no proof of epsilon can exist. Where
-         the law is known, both probabilities are computed; else the event is chosen on one half of
-         the samples and counted on the other, with exact binomial limits.
+         the law is known, both probabilities are computed; else the event is chosen on some samples
+         and counted on others, with exact binomial limits.
 Symbols  p, p': probabilities of the event with the update and with its neighbour.
 Source   Clopper and Pearson (1934); Ding et al. (CCS 2018) for choosing the event beforehand;
          Hoeffding (1963), Theorem 1, for P(Bin(n, q) >= a n) <= exp(-n KL(a, q)).
@@ -19,7 +19,7 @@ from scipy.special import bdtrc, betaincinv, rel_entr
 
 from quietbit._typing import FloatVector
 
-__all__ = ["CONFIDENCE", "refuted_by_counts", "refuted_by_samples", "refuted_by_signs"]
+__all__ = ["refuted_by_samples", "refuted_by_signs"]
 
 CONFIDENCE = 0.999  # of both limits together
 TRIALS = 4000
@@ -28,27 +28,20 @@ SEED = 51
 Statistic: TypeAlias = Callable[[np.random.Generator, int, bool], FloatVector]
 
 
-def refuted_by_counts(near: int, far: int, trials: int, delta: float) -> float:
-    """Return log((p - delta) / p') for the least p and the most p' that the counts allow."""
-    side = (1 - CONFIDENCE) / 2
-    least = float(betaincinv(near, trials - near + 1, side)) if near else 0.0
-    most = float(betaincinv(far + 1, trials - far, 1 - side)) if far < trials else 1.0
-    return _log_ratio(least, math.log(most), delta)
-
-
-def refuted_by_samples(statistic: Statistic, delta: float, trials: int = TRIALS) -> float:
-    """Return what a threshold refutes, found on other samples than it is counted on."""
+def refuted_by_samples(statistic: Statistic, delta: float) -> float:
+    """Return what exceeding all of the neighbour's values refutes, counted on other samples."""
     rng = np.random.default_rng(SEED)
-    near = statistic(rng, 2 * trials, True)
-    far = statistic(rng, 2 * trials, False)
-
-    def refuted(threshold: float, half: slice) -> float:
-        hits = [int((values[half] >= threshold).sum()) for values in (near, far)]
-        return refuted_by_counts(hits[0], hits[1], trials, delta)
-
-    thresholds = np.quantile(near[:trials], np.linspace(0.02, 0.98, 49)).tolist()
-    chosen = max(thresholds, key=lambda threshold: refuted(threshold, slice(trials)))
-    return refuted(chosen, slice(trials, None))
+    threshold = statistic(rng, TRIALS, False).max()
+    near = statistic(rng, TRIALS, True)
+    far = statistic(rng, TRIALS, False)
+    side = (1 - CONFIDENCE) / 2
+    more = int((near >= threshold).sum())
+    less = int((far >= threshold).sum())
+    if more == 0 or less == TRIALS:
+        return 0.0
+    least = float(betaincinv(more, TRIALS - more + 1, side))
+    most = float(betaincinv(less + 1, TRIALS - less, 1 - side))
+    return _log_ratio(least, math.log(most), delta)
 
 
 def refuted_by_signs(number: int, near: float, far: float, delta: float) -> float:

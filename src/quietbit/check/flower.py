@@ -4,8 +4,7 @@ Idea     a local mod protects from the server; the six strategies add noise to t
          that must be trusted. The mean moves by clip / clients where all weigh the same, and by the
          clip where their own numbers of examples weigh them. Metrics beside the arrays get no
          noise.
-Symbols  z: noise_multiplier; n: num_sampled_clients; s: clipped_count_stddev; the noise of the mean
-         is z clip / n.
+Symbols  z: noise_multiplier; n: num_sampled_clients; the noise of the mean is z clip / n.
 Source   flwr 1.41.0: supercore/differential_privacy.py, clientapp/mod/localdp_mod.py and
          centraldp_mods.py, serverapp/strategy/dp_fixed_clipping.py and dp_adaptive_clipping.py;
          Andrew et al. (2021).
@@ -13,22 +12,20 @@ Source   flwr 1.41.0: supercore/differential_privacy.py, clientapp/mod/localdp_m
 
 from __future__ import annotations
 
-import math
-
 from attrs import evolve
-from scipy.special import ndtri
 
 from quietbit.check.gaussian import FINITE, by_formula
-from quietbit.check.law import Claim, Normal, Reason, Release, Run, Why, law, nothing
+from quietbit.check.law import Normal, Reason, Release, Run, Why, law, nothing
 from quietbit.check.program import Program
 from quietbit.check.reader import Sources
 from quietbit.check.values import Given, Use, Value
-from quietbit.errors import require
 from quietbit.target import Trust
 
-__all__ = ["config", "mods"]
+__all__ = ["config", "mods", "rounds"]
 
 FLIP_MOD = "flip_local_dp_mod"
+ROUNDS = "num-server-rounds"
+TABLE = ".tool.flwr.app.config."
 FIXED = "strategy noise_multiplier clipping_norm num_sampled_clients accountant"
 ADAPTIVE = (
     "strategy noise_multiplier num_sampled_clients initial_clipping_norm target_clipped_quantile "
@@ -37,31 +34,35 @@ ADAPTIVE = (
 ALL_ANSWER = "an answer of every sampled client: the noise is not raised for those that are missing"
 # FLIP's names of the keys in a run config, with its defaults.
 FLIP = {"clipping_norm": 1.0, "sensitivity": 1e-4, "epsilon": 10.0, "delta": 1e-5, "enabled": True}
-LOST = 1e-3  # of delta: for noise of the clipped count beyond what is priced
 
 
 def config(sources: Sources) -> dict[str, Value]:
     """Return the run config of an app, with dots between its tables."""
     flat: dict[str, Value] = {}
     for source in sources.called("pyproject"):
-        table = source.values()
-        for key in ("tool", "flwr", "app", "config"):
-            inner = table.get(key)
-            table = inner if isinstance(inner, dict) else {}
-        waiting = list(table.items())
-        while waiting:
-            key, value = waiting.pop()
-            if isinstance(value, dict):
-                waiting += [(f"{key}.{inner}", item) for inner, item in value.items()]
-            else:
-                flat[key] = value
+        flat |= _flat(source.values(), "")
+    return {key.removeprefix(TABLE): flat[key] for key in flat if key.startswith(TABLE)}
+
+
+def _flat(table: Value, head: str) -> dict[str, Value]:
+    if not isinstance(table, dict):
+        return {head: table}
+    flat: dict[str, Value] = {}
+    for key, value in table.items():
+        flat |= _flat(value, f"{head}.{key}")
     return flat
+
+
+def rounds(program: Program) -> list[Value]:
+    """Return the numbers of rounds that an app names, or else its run config."""
+    usual = [program.config[key] for key in (ROUNDS,) if key in program.config]
+    return program.keywords("num_rounds") or usual
 
 
 def mods(program: Program, given: Given) -> list[Use]:
     """Return the mod that an app names without calling it."""
-    places = [program.words[name] for name in (FLIP_MOD,) if name in program.words]
-    return [Use(FLIP_MOD, {}, place, given) for place in places]
+    place = program.words.get(FLIP_MOD)
+    return [] if place is None else [Use(FLIP_MOD, {}, place, given)]
 
 
 @law("LocalDpMod", "clipping_norm sensitivity epsilon delta")
@@ -83,27 +84,15 @@ def flip_local_dp(use: Use, run: Run) -> list[Release]:
     return local_dp(evolve(use, arguments=arguments), run)
 
 
-def _central(use: Use, run: Run, mu: float, count_mu: float, lost: float, *why: Why) -> Release:
+def _central(use: Use, run: Run, mu: float) -> Release:
     """Return the release of a noisy mean; ``mu`` is one client's where all weigh the same."""
-    accounted = use.arguments.get("accountant") is not None
+    accounted = use.arguments.get("accountant") is not None  # it weighs all the same
     weights = run.program.keywords("num-examples")
-    same = bool(weights) and all(weight == weights[0] == 1 for weight in weights)
-    equal = same or accounted
-    share = 1.0
-    needs: tuple[str, ...] = (ALL_ANSWER, FINITE)
-    if equal:
-        needs = needs[1:] if accounted else needs
-    else:
-        share = use.number("num_sampled_clients")
-        why = (*why, Why(Reason.WEIGHTS, use.place, f"with equal weights mu = {mu:.3g} per round"))
-    squares = [(radii * share * mu) ** 2 + count_mu**2 for radii in (1, 2)]
-    attained = 0.0 if lost else mu  # the clip of the next round may also be larger
-    noise = Normal(math.sqrt(squares[0]), math.sqrt(squares[1]), lost, attained)
-    claim = None
-    for spent in run.program.uses("PrivacyConfig"):
-        if "max_epsilon" in spent.arguments and accounted:
-            epsilon, delta = spent.numbers("max_epsilon", "target_delta")
-            claim = Claim(epsilon, delta, per_round=False)
+    noise = Normal(mu)
+    why: tuple[Why, ...] = ()
+    if not accounted and (not weights or any(weight != 1 for weight in weights)):
+        noise = Normal(use.number("num_sampled_clients") * mu, attained=mu)
+        why = (Why(Reason.WEIGHTS, use.place, f"with equal weights mu = {mu:.3g} per round"),)
     return Release(
         "update",
         use.name,
@@ -111,9 +100,8 @@ def _central(use: Use, run: Run, mu: float, count_mu: float, lost: float, *why: 
         noise,
         run.rounds,
         trust=Trust.CENTRAL,
-        claim=claim,
         why=why,
-        needs=needs,
+        needs=(FINITE,) if accounted else (ALL_ANSWER, FINITE),
     )
 
 
@@ -130,7 +118,7 @@ def server_fixed(use: Use, run: Run) -> list[Release]:
     multiplier, _, _ = use.numbers("noise_multiplier", "clipping_norm", "num_sampled_clients")
     if multiplier == 0:
         return [nothing("update", use, Reason.NO_NOISE)]
-    return [_central(use, run, 1 / multiplier, 0.0, 0.0)]
+    return [_central(use, run, 1 / multiplier)]
 
 
 @law("DifferentialPrivacyClientSideFixedClipping", FIXED)
@@ -141,29 +129,14 @@ def client_fixed(use: Use, run: Run) -> list[Release]:
 
 @law("DifferentialPrivacyServerSideAdaptiveClipping", ADAPTIVE)
 def server_adaptive(use: Use, run: Run) -> list[Release]:
-    """Price a clip that follows a noisy count of clipped clients.
+    """Say that a clip which follows a noisy count of clipped clients has no proof.
 
-    The strategy raises z so that 1 / z^2 = 1 / raised^2 + 1 / (2 s)^2; a zero update changes the
-    count by one, not by half. The noise is for the new clip, which may be smaller than the one that
-    was applied: by exp(-rate (fraction - quantile)), and fraction is at most 1 + t s / n but for a
-    probability of Phi(-t).
+    The noise of a round is made for the clip of the next, of which noise decides how small it is; a
+    zero update changes the count by one, not by half.
     """
-    multiplier, clients = use.numbers("noise_multiplier", "num_sampled_clients")
-    if multiplier == 0:
+    if use.number("noise_multiplier") == 0:
         return [nothing("update", use, Reason.NO_NOISE)]
-    deviation = clients / 20
-    if use.value("clipped_count_stddev", None) is not None:
-        deviation = use.number("clipped_count_stddev")
-    square = multiplier**-2 - (2 * deviation) ** -2 if deviation else -math.inf
-    rule = f"below {2 * deviation:g}, twice the deviation of the count"
-    require(square > 0, f"noise_multiplier ({use.place})", multiplier, rule)
-    lost = run.delta * LOST / run.rounds
-    fraction = 1 - float(ndtri(lost)) * deviation / clients
-    rate = use.number("clip_norm_lr", 0.2)
-    shrinks = math.exp(rate * (fraction - use.number("target_clipped_quantile", 0.5)))
-    why = (Why(Reason.MOVING_CLIP, use.place), Why(Reason.COUNT, use.place))
-    mean = _central(use, run, math.sqrt(square) * max(1.0, shrinks), 1 / deviation, lost, *why)
-    return [mean]
+    return [nothing("update", use, Reason.MOVING_CLIP, Reason.COUNT)]
 
 
 @law("DifferentialPrivacyClientSideAdaptiveClipping", ADAPTIVE)
@@ -177,9 +150,3 @@ def client_adaptive(use: Use, run: Run) -> list[Release]:
 def masked_sums(use: Use, run: Run) -> list[Release]:
     """Say that masks add no noise to the sum."""
     return [nothing("update", use, Reason.ENCRYPTED, Reason.NO_NOISE)]
-
-
-@law("PrivacyConfig", "target_delta population_size")
-def accountant(use: Use, run: Run) -> list[Release]:
-    """Say nothing: the strategy that keeps this account is asked."""
-    return []

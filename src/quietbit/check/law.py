@@ -16,12 +16,12 @@ from enum import Enum
 from typing import Protocol, TypeAlias, final
 
 import numpy as np
-from attrs import field, frozen
+from attrs import frozen
 
 from quietbit._typing import FloatVector
 from quietbit.check.attack import refuted_by_samples
 from quietbit.check.program import Program
-from quietbit.check.values import Given, Place, Unknown, Use, Value
+from quietbit.check.values import Given, Place, Use, Value
 from quietbit.privacy.cost import Cost
 from quietbit.privacy.rounding import FEW_OPERATIONS, round_up
 from quietbit.privacy.subsampling import poisson_cost
@@ -31,7 +31,6 @@ __all__ = [
     "LAWS",
     "Batches",
     "Claim",
-    "Law",
     "Noise",
     "Normal",
     "Reason",
@@ -45,6 +44,7 @@ __all__ = [
 DELTA = 1e-5  # where neither the job nor its reader names one
 LEAST_NOISE = 2.0**-23  # of parameters of size 1 in float32: smaller noise is lost in rounding
 COMPUTED = 1 - 1e-6  # of an exact epsilon: what outputs refute
+MOST_STEPS = 2000  # that are sampled
 
 
 class Reason(Enum):
@@ -66,10 +66,13 @@ class Reason(Enum):
     COUNT = "the noise of the clipped count is priced at half of its sensitivity"
     ENCRYPTED = "encryption hides updates from the server, and the sum that comes out has no noise"
     NOT_APPLIED = "the filter is for another task than the one whose result leaves"
-    SCALARS = "arrays of dimension 0 leave as they are"
     SWITCHED_OFF = "it is switched off"
     SEEDED = "its randomness can be repeated by whoever knows the seed"
     UNKNOWN_CLASS = "check has no law of this class"
+
+
+# Without a proof, though neighbours need not differ for sure.
+UNTRIED = (Reason.UNKNOWN_CLASS, Reason.SEEDED, Reason.MOVING_CLIP)
 
 
 @final
@@ -93,51 +96,41 @@ class Claim:
 
 
 class Noise(Protocol):
-    """The noise of one release: what it costs, and what outputs of several refute."""
+    """The noise of a release: the epsilon of several, proven and refuted."""
 
-    @property
-    def lost(self) -> float:
-        """The probability that the cost does not hold."""
-
-    def cost(self, adjacency: Adjacency) -> Cost | None:
-        """Return the bare cost of one release; None where none is known."""
+    def proven(self, adjacency: Adjacency, times: int, delta: float) -> float:
+        """Return an upper bound on epsilon; infinite where none is known."""
 
     def refuted(self, adjacency: Adjacency, times: int, delta: float) -> float:
-        """Return a lower bound on the epsilon of several releases."""
+        """Return a lower bound on epsilon."""
 
 
 @final
 @frozen
 class Normal:
-    """Gaussian noise: at most these ``mu`` between neighbours, for zero-out and for replace-one.
+    """Gaussian noise: ``mu`` deviations between neighbours for zero-out, twice for replace-one.
 
-    ``attained`` is a mu that two neighbours have for sure under zero-out; None where it is the
-    largest.
+    ``attained`` is what two neighbours have for sure; None where it is the most.
     """
 
-    zero_out: float
-    replace_one: float
-    lost: float = 0.0
+    mu: float
     attained: float | None = None
 
     @classmethod
     def of(cls, clip: float, deviation: float) -> Normal:
         """Return the noise of an update clipped to a norm; without a deviation there is none."""
-        mu = clip / deviation if deviation > 0 else math.inf
-        return cls(mu, 2 * mu)
+        return cls(clip / deviation if deviation > 0 else math.inf)
 
-    def cost(self, adjacency: Adjacency) -> Cost | None:
-        """Return the exact cost, rounded up."""
-        mu = self.zero_out if adjacency is Adjacency.ZERO_OUT else self.replace_one
-        return Cost.gaussian(round_up(mu * mu / 2, FEW_OPERATIONS)) if mu < math.inf else None
+    def proven(self, adjacency: Adjacency, times: int, delta: float) -> float:
+        """Return the exact epsilon, rounded up."""
+        if self.mu == math.inf:
+            return math.inf
+        return (_gaussian(adjacency.radii * self.mu) * times).epsilon(delta)
 
     def refuted(self, adjacency: Adjacency, times: int, delta: float) -> float:
-        """Return the exact epsilon of a pair that is attained."""
-        worst = self
-        if self.attained is not None:
-            worst = Normal(self.attained, 2 * self.attained)
-        cost = worst.cost(adjacency)
-        return math.inf if cost is None else (cost * times).epsilon(delta) * COMPUTED
+        """Return the exact epsilon of a pair that is attained, rounded down."""
+        attained = self.mu if self.attained is None else self.attained
+        return Normal(attained).proven(adjacency, times, delta) * COMPUTED
 
 
 @final
@@ -147,19 +140,16 @@ class Batches:
 
     multiplier: float
     rate: float
-    lost: float = field(default=0.0, init=False)
 
-    def cost(self, adjacency: Adjacency) -> Cost:
-        """Return the cost of one step to one sample."""
-        near = self._whole(Adjacency.ZERO_OUT)
-        far = self._whole(adjacency)
-        if self.rate >= 1:
-            return far.bare()
-        return poisson_cost(near, far, self.rate).bare()
+    def proven(self, adjacency: Adjacency, times: int, delta: float) -> float:
+        """Return the epsilon of so many steps for one sample."""
+        step = self._whole(adjacency)
+        if self.rate < 1:
+            step = poisson_cost(self._whole(Adjacency.ZERO_OUT), step, self.rate)
+        return (step.bare() * times).epsilon(delta)
 
     def _whole(self, adjacency: Adjacency) -> Cost:
-        slope = (adjacency.radii / self.multiplier) ** 2 / 2
-        bare = Cost.gaussian(round_up(slope, FEW_OPERATIONS))
+        bare = _gaussian(adjacency.radii / self.multiplier)
         return bare.of(adjacency, Unit.SAMPLE, Trust.LOCAL, samples=1)
 
     def refuted(self, adjacency: Adjacency, times: int, delta: float) -> float:
@@ -168,15 +158,17 @@ class Batches:
 
         def ratios(rng: np.random.Generator, trials: int, present: bool) -> FloatVector:
             total = np.zeros(trials)
-            for _ in range(min(times, 2000)):
-                seen = rng.standard_normal(trials)
-                if present:
-                    seen += mu * (rng.random(trials) < self.rate)
-                grown = self.rate * np.expm1(np.minimum(mu * seen - mu * mu / 2, 600.0))
-                total += np.log1p(grown)
+            for _ in range(min(times, MOST_STEPS)):
+                drawn = rng.random(trials) < self.rate * present
+                seen = rng.standard_normal(trials) + mu * drawn
+                total += np.log1p(self.rate * np.expm1(np.minimum(mu * seen - mu * mu / 2, 600.0)))
             return total
 
         return refuted_by_samples(ratios, delta)
+
+
+def _gaussian(mu: float) -> Cost:
+    return Cost.gaussian(round_up(mu * mu / 2, FEW_OPERATIONS))
 
 
 @final
@@ -195,23 +187,15 @@ class Release:
     why: tuple[Why, ...] = ()
     needs: tuple[str, ...] = ()  # what the proof relies on, and the job does not enforce
 
-    def cost(self, adjacency: Adjacency) -> Cost | None:
-        """Return the cost of all these releases; None where there is no proof."""
-        cost = None if self.noise is None else self.noise.cost(adjacency)
-        return None if cost is None else cost * self.times
-
     def epsilon(self, adjacency: Adjacency, delta: float) -> float:
         """Return the proven epsilon at ``delta``; infinite where nothing is proved."""
-        cost = self.cost(adjacency)
-        if cost is None or self.noise is None or self.noise.lost * self.times > delta:
-            return math.inf
-        return cost.epsilon(delta - self.noise.lost * self.times)
+        return math.inf if self.noise is None else self.noise.proven(adjacency, self.times, delta)
 
     def refuted(self, adjacency: Adjacency, delta: float) -> float:
         """Return the largest epsilon that outputs refute; infinite where they differ for sure."""
-        if self.noise is None:
-            return math.inf
-        return self.noise.refuted(adjacency, self.times, delta)
+        if self.noise is not None:
+            return self.noise.refuted(adjacency, self.times, delta)
+        return 0.0 if any(why.reason in UNTRIED for why in self.why) else math.inf
 
 
 @final
@@ -226,12 +210,10 @@ class Run:
 
     @property
     def rounds(self) -> int:
-        """How often a client answers."""
-        known = {count for count in self.round_counts if not isinstance(count, Unknown)}
-        open_counts = [count for count in self.round_counts if isinstance(count, Unknown)]
-        value = known.pop() if len(known) == 1 and not open_counts else None
-        place = open_counts[0].place if open_counts else self.place
-        return self.number("rounds", value, place)
+        """How often a client answers, where the job names one number."""
+        counts = self.round_counts
+        value = counts[0] if counts and all(count == counts[0] for count in counts) else None
+        return self.number("rounds", value, self.place)
 
     @property
     def delta(self) -> float:

@@ -16,10 +16,20 @@ import math
 from attrs import evolve
 
 from quietbit._search import bisect
-from quietbit.check.law import Batches, Claim, Normal, Reason, Release, Run, Why, law, nothing
+from quietbit.check.law import (
+    Batches,
+    Claim,
+    Noise,
+    Normal,
+    Reason,
+    Release,
+    Run,
+    Why,
+    law,
+    nothing,
+)
 from quietbit.check.values import Use
 from quietbit.errors import require
-from quietbit.privacy.cost import Cost
 from quietbit.target import Adjacency, Unit
 
 __all__ = ["found_multiplier"]
@@ -37,14 +47,21 @@ HIGHEST = 1000.0
 
 def _steps(use: Use, run: Run, calibrated: int | None) -> tuple[int, int, float]:
     """Return the steps of a run, those that the noise was made for, and the rate of a batch."""
-    batch = run.number("batch_size", run.program.named(*BATCHES), use.place)
+    batch = run.number("batch_size", _named(run, BATCHES), use.place)
     batches = math.ceil(run.number("samples", None, use.place) / batch)
     rounds = run.rounds if run.round_counts else int(run.given.find("rounds") or 1)
-    local = run.program.named(*EPOCHS)
-    if local is None and rounds == 1:
-        local = calibrated
-    number = rounds * run.number("local_epochs", local, use.place) * batches
-    return number, (calibrated or number) * batches, 1 / batches
+    usual = calibrated if rounds == 1 else None
+    local = run.number("local_epochs", _named(run, EPOCHS) or usual, use.place)
+    return rounds * local * batches, (calibrated or rounds * local) * batches, 1 / batches
+
+
+def _named(run: Run, names: tuple[str, ...]) -> float | None:
+    """Return the one number that config and keywords have under these names."""
+    values = [run.program.config.get(name.replace("_", "-")) for name in names]
+    for name in names:
+        values += run.program.keywords(name)
+    numbers = {value for value in values if isinstance(value, int | float)}
+    return numbers.pop() if len(numbers) == 1 else None
 
 
 def found_multiplier(epsilon: float, delta: float, rate: float, steps: int, kind: str) -> float:
@@ -55,11 +72,10 @@ def found_multiplier(epsilon: float, delta: float, rate: float, steps: int, kind
     """
 
     def meets(multiplier: float) -> bool:
+        noise: Noise = Batches(multiplier, rate)
         if kind == "gdp":
-            slope = rate**2 * steps * math.expm1(multiplier**-2) / 2
-            return Cost.gaussian(slope).epsilon(delta) <= epsilon
-        cost = Batches(multiplier, rate).cost(Adjacency.ZERO_OUT) * steps
-        return cost.epsilon(delta) <= epsilon
+            noise = Normal(rate * math.sqrt(math.expm1(multiplier**-2)))
+        return noise.proven(Adjacency.ZERO_OUT, steps, delta) <= epsilon
 
     require(meets(HIGHEST), "target_epsilon", epsilon, "reachable")
     return bisect(meets, HIGHEST, 0.1, relative=1e-3, by_ratio=True)
@@ -103,7 +119,7 @@ def _release(
     if multiplier == 0:
         return nothing("update", use, Reason.NO_NOISE)
     why = []
-    noise: Batches | Normal = Batches(multiplier, rate)
+    noise: Noise = Batches(multiplier, rate)
     if _accountant(run) == "gdp":
         why.append(Why(Reason.APPROXIMATE, use.place, "accountant gdp"))
     if not use.value("poisson_sampling", True):
@@ -117,8 +133,8 @@ def _release(
 
 def _buffers(run: Run) -> list[Release]:
     """Return the statistics of BatchNorm, where nothing replaces them."""
-    names = [name for name in BUFFERED if name in run.program.words]
-    if "fix" in run.program.words:
+    words = run.program.words
+    if "fix" in words:
         return []
-    uses = [Use(name, {}, run.program.words[name], run.given) for name in names]
+    uses = [Use(name, {}, words[name], run.given) for name in BUFFERED if name in words]
     return [nothing("model", use, Reason.BUFFERS) for use in uses]

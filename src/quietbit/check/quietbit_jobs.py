@@ -1,77 +1,85 @@
-"""quietbit's own jobs: the budget that their gate keeps, whatever the server asks.
+"""quietbit's own jobs: the epsilon that the node's ledger reaches after all releases of the plan.
 
 Idea     a plan names epsilon, delta, adjacency and unit of all releases of one client together. The
-         mechanism is calibrated to it, and the ledger stops a run before it exceeds it, so the
-         number is proved whatever the number of rounds.
+         mechanism is calibrated to it, and the ledger adds up its exact cost, adaptively, and stops
+         a run before it exceeds the plan.
 Source   docs/reference/plan.md.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
-from typing import final
+from typing import Any, final
 
 from attrs import frozen
 
 from quietbit.check.law import Claim, Release, Run, law
 from quietbit.check.values import MissingValue, Unknown, Use, Value
 from quietbit.federation.plan import Plan
-from quietbit.federation.terms import PREFIX
-from quietbit.privacy.cost import Cost
+from quietbit.privacy.account import Account
 from quietbit.target import Adjacency, Target
 
-__all__ = ["GATES", "budgeted"]
+__all__ = ["GATES"]
 
-# Classes that let nothing out beside the release; `LocalPrivacy` holds its own task alone.
+# Classes that let nothing out beside the release; `LocalPrivacy` holds its own tasks alone.
 GATES = ("PrivateReceiver", "add_privacy", "PrivateClientApp")
 GATE = "the node's own policy and ledger, which hold the job to this budget"
+LINE = ("epsilon", "delta", "clip", "releases", "adjacency", "mechanism", "samples")
+USUAL = {"mechanism": "gaussian", "delta": 1e-5}
+DIMENSION = 1000  # of a mechanism whose cost depends on it, where nobody names one
 
 
 @final
 @frozen
-class Budget:
-    """A target that a gate keeps; nothing is known of a stronger adjacency."""
+class Ledger:
+    """An epsilon that a ledger keeps; nothing is known of a stronger adjacency."""
 
     target: Target
-    lost: float
+    epsilon: float
 
-    def cost(self, adjacency: Adjacency) -> Cost | None:
-        """Return epsilon, which holds but for a probability of delta."""
+    def proven(self, adjacency: Adjacency, times: int, delta: float) -> float:
+        """Return epsilon, at the target's delta or more."""
         covered = self.target.adjacency in (adjacency, Adjacency.REPLACE_ONE)
-        return Cost.pure(self.target.epsilon) if covered else None
+        return self.epsilon if covered and delta >= self.target.delta else math.inf
 
     def refuted(self, adjacency: Adjacency, times: int, delta: float) -> float:
         """Return nothing: the mechanism is calibrated when the job runs."""
         return 0.0
 
 
-def budgeted(use: Use, settings: Mapping[str, Value]) -> list[Release]:
-    """Return the release of a job with these settings of a plan."""
-    for value in settings.values():
-        if isinstance(value, Unknown):
-            raise MissingValue((value,))
-    plan = Plan.from_run_config(settings)
+def _kept(use: Use, run: Run, plan: Plan) -> list[Release]:
+    """Return what the ledger holds after the last release of a plan."""
     target = plan.target
+    epsilon = target.epsilon  # the ledger stops here, however many releases that takes
+    if plan.releases is not None and plan.update_target == target:
+        mechanism = plan.mechanism_for(int(run.given.find("dimension") or DIMENSION))
+        cost = plan.release(mechanism.priced_as)
+        account = Account(target, "adaptive").spend(cost, plan.releases)
+        epsilon = account.guarantee().epsilon_upper
+    noise = Ledger(target, epsilon)
     claim = Claim(target.epsilon, target.delta, per_round=False)
-    noise = Budget(target, target.delta)
-    return [
-        Release(
-            "update",
-            use.name,
-            use.place,
-            noise,
-            unit=target.unit,
-            trust=target.trust,
-            claim=claim,
-            needs=(GATE,),
-        )
-    ]
+    release = Release(
+        "update",
+        use.name,
+        use.place,
+        noise,
+        unit=target.unit,
+        trust=target.trust,
+        claim=claim,
+        needs=(GATE,),
+    )
+    return [release]
 
 
-@law("PrivateUplink")
-def uplink(use: Use, run: Run) -> list[Release]:
-    """Say nothing: the settings stand with the receiver."""
-    return []
+def _known(settings: Value) -> Mapping[str, Any]:
+    """Return settings of which none is computed when the job runs."""
+    if not isinstance(settings, Mapping):
+        return {}
+    missing = tuple(value for value in settings.values() if isinstance(value, Unknown))
+    if missing:
+        raise MissingValue(missing)
+    return settings
 
 
 @law("PrivateReceiver", "settings")
@@ -79,15 +87,14 @@ def uplink(use: Use, run: Run) -> list[Release]:
 def receiver(use: Use, run: Run) -> list[Release]:
     """Read the settings of an NVFlare job, a table or flat keys."""
     settings = use.value("settings")
-    return budgeted(use, settings if isinstance(settings, dict) else {})
+    return _kept(use, run, Plan.from_run_config(_known(settings)))
 
 
-@law("LocalPrivacy", "epsilon delta clip releases adjacency mechanism")
-@law("PrivateClientApp", "epsilon delta clip releases adjacency mechanism")
+@law("LocalPrivacy", "epsilon clip releases adjacency delta mechanism samples spent stream")
+@law("PrivateClientApp", "client_fn mods")
 def client_alone(use: Use, run: Run) -> list[Release]:
     """Read the budget of a client that needs no server of ours, or else the app's run config."""
-    names = ("epsilon", "delta", "clip", "releases", "adjacency", "mechanism")
-    settings = {f"{PREFIX}{name}": use.arguments[name] for name in names if name in use.arguments}
-    if not settings:
-        return budgeted(use, run.program.config)
-    return budgeted(use, {f"{PREFIX}mechanism": "gaussian", **settings})
+    line = {name: use.value(name) for name in LINE if name in use.arguments}
+    if not line:
+        return _kept(use, run, Plan.from_run_config(_known(run.program.config)))
+    return _kept(use, run, Plan.read({**USUAL, **_known(line)}))

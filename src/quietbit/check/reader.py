@@ -16,33 +16,24 @@ import tomllib
 import warnings
 import zipfile
 from collections.abc import Callable, Iterator
-from functools import cache
 from pathlib import Path, PurePosixPath
 from typing import IO, Any, NoReturn, final
 
 from attrs import field, frozen
 
 from quietbit.check.values import Place, Value
-from quietbit.errors import QuietbitError, one_line, require_module
+from quietbit.errors import QuietbitError, one_line, require, require_module
 
 __all__ = ["Source", "Sources", "Unreadable", "read_job"]
 
-# The most bytes of a file, by its ending: what the parser of each takes a second or two for.
-LIMITS = {
-    ".json": 200_000,
-    ".toml": 100_000,
-    ".py": 200_000,
-    ".conf": 20_000,
-    ".yml": 20_000,
-    ".yaml": 20_000,
-}
+# The most bytes of a file: what its parser takes a second or two for.
+SMALL = 20_000  # HOCON and YAML
+LIMIT = 200_000  # JSON, TOML and Python
 MOST_BYTES = 200_000  # of a job's Python and configurations together
 # The configurations of engines; a job may have data in these formats besides.
 STEMS = {"config_fed_client", "config_fed_server", "pyproject"}
 MOST_ENTRIES = 20_000
-MOST_DEPTH = 40  # of folders, and of values in values
-MOST_VALUES = 100_000
-SKIPPED = {"node_modules", "site-packages", "__pycache__"}
+MOST_DEPTH = 40  # of values in values
 DEFAULT = ".default"  # NVFlare reads config.json.default, too
 INCLUDE = re.compile(r"(?:^|[\s{,])include\s*[\"(\w]", re.MULTILINE)
 
@@ -69,22 +60,21 @@ class Source:
         """The name without folders and endings."""
         return PurePosixPath(self.name).name.partition(".")[0]
 
-    def place_of(self, words: str, start: int = 0) -> Place:
-        """Return the line where these words first stand after a position."""
-        position = max(self.text.find(words, start), 0)
-        return Place(self.name, self.text.count("\n", 0, position) + 1)
+    def place_of(self, words: str) -> Place:
+        """Return the line where these words first stand."""
+        return Place(self.name, self.text.split(words or None, 1)[0].count("\n") + 1)
 
     def values(self) -> dict[str, Value]:
-        """Return the values of a configuration, of limited depth and number."""
+        """Return the values of a configuration, of limited depth."""
         try:
-            values = _PARSERS[self.ending](self)
+            values = _PARSERS[self.ending](self.text)
+            depth = _depth(values)
         except QuietbitError:
             raise
         except Exception as error:  # parsers have many; a RecursionError is one
             refuse(self.name, f"cannot be read ({one_line(error, 120)})")
-        _check_size(self, values)
-        if not isinstance(values, dict):
-            refuse(self.name, "must hold a table of values")
+        if depth > MOST_DEPTH or not isinstance(values, dict):
+            refuse(self.name, f"must hold a table of values, nested at most {MOST_DEPTH} deep")
         return values
 
     def tree(self) -> ast.Module:
@@ -144,9 +134,11 @@ def read_job(path: Path) -> Sources:
 def _limit(name: str) -> int:
     """Return the most bytes of a file that is read; 0 for others."""
     path = PurePosixPath(name.removesuffix(DEFAULT))
-    if path.suffix == ".py" or path.name.partition(".")[0] in STEMS:
-        return LIMITS.get(path.suffix, 0)
-    return 0
+    if path.suffix == ".py":
+        return LIMIT
+    if path.name.partition(".")[0] not in STEMS or path.suffix not in _PARSERS:
+        return 0
+    return LIMIT if path.suffix in (".json", ".toml") else SMALL
 
 
 def _source(name: str, file: IO[bytes]) -> Source:
@@ -169,7 +161,7 @@ def _of_folder(root: Path) -> Iterator[Source]:
         entries += len(folders) + len(files)
         if entries > MOST_ENTRIES:
             refuse(str(root), f"has more than {MOST_ENTRIES:,} files: name the job's folder")
-        folders[:] = [name for name in folders if not _is_skipped(name)]
+        folders[:] = [name for name in folders if not name.startswith(".")]
         for path in (Path(folder, name) for name in files if _limit(name)):
             name = path.relative_to(root).as_posix()
             if not stat.S_ISREG(path.lstat().st_mode):
@@ -187,55 +179,36 @@ def _of_zip(path: Path) -> Iterator[Source]:
             name = PurePosixPath(member.filename.replace("\\", "/"))
             if name.is_absolute() or ".." in name.parts:
                 refuse(str(path), f"has a file outside itself ({one_line(member.filename, 80)})")
-            if _limit(name.name) and not any(map(_is_skipped, name.parts)):
+            if _limit(name.name) and not any(part.startswith(".") for part in name.parts):
                 yield _source(str(name), archive.open(member))
 
 
-def _is_skipped(name: str) -> bool:
-    return name.startswith(".") or name in SKIPPED
+def _depth(value: Value) -> int:
+    """Return how deep values nest."""
+    inner = list(value.values()) if isinstance(value, dict) else value
+    return 1 + max(map(_depth, inner), default=0) if isinstance(inner, list) else 0
 
 
-def _check_size(source: Source, value: Value) -> None:
-    """Refuse values that nest too deep, or, by references to themselves, without end."""
-    number = 0
-    waiting = [(value, 0)]
-    while waiting:
-        item, depth = waiting.pop()
-        number += 1
-        if depth > MOST_DEPTH or number > MOST_VALUES:
-            refuse(source.name, "nests too deep, or refers to itself")
-        if isinstance(item, dict):
-            waiting += [(inner, depth + 1) for inner in item.values()]
-        elif isinstance(item, list):
-            waiting += [(inner, depth + 1) for inner in item]
+def _yaml(text: str) -> Any:
+    """Read YAML without references, by which a short text becomes a large or an endless value."""
+    yaml = require_module("yaml", "nvflare")
+    has_alias = any(isinstance(token, yaml.AliasToken) for token in yaml.scan(text))
+    require(not has_alias, "*name", "a reference", "left out: it is not followed")
+    return yaml.safe_load(text)
 
 
-def _json(source: Source) -> Any:
-    return json.loads(source.text)
-
-
-def _toml(source: Source) -> Any:
-    return tomllib.loads(source.text)
-
-
-def _yaml(source: Source) -> Any:
-    return require_module("yaml", "nvflare").safe_load(source.text)
-
-
-@cache
-def _hocon(source: Source) -> Any:
+def _hocon(text: str) -> Any:
     """Read HOCON without its includes, which name other files and addresses."""
-    if INCLUDE.search(source.text):
-        refuse(source.name, "includes another file, which is not followed")
+    require(not INCLUDE.search(text), "include", "another file", "left out: it is not followed")
     factory = require_module("pyhocon", "nvflare").ConfigFactory
     # A substitution stays what it is, and is no number.
-    return factory.parse_string(source.text, resolve=False).as_plain_ordered_dict()
+    return factory.parse_string(text, resolve=False).as_plain_ordered_dict()
 
 
-_PARSERS: dict[str, Callable[[Source], Any]] = {
-    ".json": _json,
+_PARSERS: dict[str, Callable[[str], Any]] = {
+    ".json": json.loads,
     ".conf": _hocon,
     ".yml": _yaml,
     ".yaml": _yaml,
-    ".toml": _toml,
+    ".toml": tomllib.loads,
 }

@@ -79,12 +79,9 @@ class Given:
         return cls(values)
 
     def find(self, name: str) -> Value:
-        """Return what was given, or None; a name may be written with hyphens."""
-        for spelt in (name, name.replace("_", "-")):
-            if spelt in self._values:
-                self._taken.add(spelt)
-                return self._values[spelt]
-        return None
+        """Return what was given, or None."""
+        self._taken.add(name)
+        return self._values.get(name)
 
     def check_taken(self) -> None:
         """Refuse a value that nothing in the job asked for, but for facts about the clients."""
@@ -102,41 +99,39 @@ class Use:
     arguments: Mapping[str, Value]
     place: Place
     given: Given = field(repr=False, eq=False)
-    covers: frozenset[str] = frozenset()  # what it stands in the way of, as its engine names it
+    applied: bool = True  # by its engine, to what leaves
 
     def value(self, name: str, default: Value = REQUIRED) -> Value:
         """Return an argument; raise `MissingValue` where it is computed when the job runs."""
-        found = self.arguments.get(name, self.arguments.get(REST, default))
-        if isinstance(found, Unknown) or found is REQUIRED:
-            chosen = self.given.find(name)
-            if chosen is None:
-                place = found.place if isinstance(found, Unknown) else self.place
-                raise MissingValue((Unknown(name, place),))
-            return chosen
+        found = self._found(name, default)
+        if isinstance(found, Unknown):
+            raise MissingValue((found,))
         return found
 
     def number(self, name: str, default: Value = REQUIRED) -> float:
         """Return an argument that must be a finite number of at least 0."""
-        try:
-            return check_real(self.value(name, default), name, at_least=0.0)
-        except InvalidParameter as error:
-            raise error.renamed(f"{name} ({self.place})") from None
+        return check_real(self.value(name, default), f"{name} ({self.place})", at_least=0.0)
 
-    def count(self, name: str, default: Value = REQUIRED) -> int:
+    def count(self, name: str) -> int:
         """Return an argument that must be a number of at least 1, rounded up."""
-        number = self.number(name, default)
+        number = self.number(name)
         require(number > 0, f"{name} ({self.place})", number, "above 0")
         return math.ceil(number)
 
     def numbers(self, *names: str) -> list[float]:
         """Return several arguments; raise once for all that are missing."""
-        found = []
-        missing: list[Unknown] = []
-        for name in names:
-            try:
-                found.append(self.number(name))
-            except MissingValue as error:
-                missing += error.values
+        found = [self._found(name) for name in names]
+        missing = tuple(value for value in found if isinstance(value, Unknown))
         if missing:
-            raise MissingValue(tuple(missing))
+            raise MissingValue(missing)
+        return [self.number(name) for name in names]
+
+    def _found(self, name: str, default: Value = REQUIRED) -> Value:
+        """Return an argument, from the command line where the job does not say."""
+        found = self.arguments.get(name, self.arguments.get(REST, default))
+        if found is REQUIRED:
+            found = Unknown(name, self.place)
+        if isinstance(found, Unknown):
+            given = self.given.find(name)
+            return Unknown(name, found.place) if given is None else given
         return found

@@ -8,7 +8,7 @@ Idea     laws are asked about every class that the job uses. Of several filters 
 from __future__ import annotations
 
 import math
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from typing import final
 
 from attrs import evolve, frozen
@@ -19,14 +19,13 @@ from quietbit.check.program import Program
 from quietbit.check.reader import Sources, Unreadable
 from quietbit.check.values import Given, MissingValue, Place, Unknown, Use
 from quietbit.errors import InvalidParameter
-from quietbit.target import Adjacency
+from quietbit.target import Adjacency, Unit
 
 __all__ = ["ENGINES", "FILES", "Verdict", "judge"]
 
 FILES = (nvflare, flower, opacus, accounting, quietbit_jobs)  # of laws
 # Versions that the laws were written for and are tested against.
-ENGINES = {"flwr": "1.41", "nvflare": "2.9", "opacus": "1.6", "dp-accounting": "0.6"}
-ROUNDS = "num-server-rounds"
+ENGINES = ("flwr 1.41", "nvflare 2.9", "opacus 1.6", "dp-accounting 0.6")
 SENT = ("update", "statistics")
 # Names of apps that send an update in Python, and numbers beside it.
 APPS = ("ClientApp", "NumPyClient", "FLModel", "LocalDpMod")
@@ -55,42 +54,43 @@ def judge(
     accepted: Collection[str] = (),
 ) -> Verdict:
     """Return the verdict on a job, at the adjacency that the claim is read under."""
-    releases, missing, delta = _releases(sources, given)
-    sums: dict[str, float] = {}  # by the unit that is protected
-    claim = None
-    for release in releases:
-        if release.what not in accepted:
-            unit = release.unit.value
-            sums[unit] = sums.get(unit, 0.0) + release.epsilon(adjacency, delta)
-            claim = claim or release.claim
-    if max_epsilon is not None:
-        claim = Claim(max_epsilon, delta, per_round=False)
-    proven = max(sums.values(), default=math.inf)
-    holds = None
-    if not missing and (claim is not None or proven == math.inf):
-        holds = claim is not None and proven <= claim.epsilon
-    return Verdict(tuple(releases), missing, claim, delta, proven, holds)
-
-
-def _releases(sources: Sources, given: Given) -> tuple[list[Release], tuple[Unknown, ...], float]:
-    """Ask the laws of all classes; return also what is missing, and the delta that is asked at."""
     parameters = {name: names for name, (names, _) in LAWS.items()}
     program = Program(sources.ending(".py"), flower.config(sources), given, parameters)
     parts = list(nvflare.components(sources, given))
-    rounds = [*nvflare.rounds(parts), *program.keywords("num_rounds")]
-    if not rounds and ROUNDS in program.config:
-        rounds.append(program.config[ROUNDS])
-    place = Place(sources.title)
-    run = Run(given, program, tuple(rounds), place)
-    releases: list[Release] = []
-    missing: list[Unknown] = []
-    uses = list(nvflare.filters(sources, given))
+    counts = (*nvflare.rounds(parts), *flower.rounds(program))
+    run = Run(given, program, counts, Place(sources.title))
+    uses = list(nvflare.filters(sources, given, parts))
     uses += [use for use in parts if use.name in LAWS]
     uses += [*program.uses(*LAWS), *flower.mods(program, given)]
+    releases, missing = _ask(uses, run)
+    given.check_taken()
+    claim = next((release.claim for release in releases if release.claim is not None), None)
+    delta = run.delta if claim is None else claim.delta
+    kinds: dict[str, list[Release]] = {}
+    for release in releases:
+        kinds.setdefault(release.what, []).append(release)
+    best = [one for kind in kinds.values() for one in _of_one(kind, delta)]
+    counted = [release for release in best if release.what not in accepted]
+    if max_epsilon is not None:
+        claim = Claim(max_epsilon, delta, per_round=False)
+    sums = dict.fromkeys(Unit, 0.0)  # by what is protected
+    for release in counted:
+        sums[release.unit] += release.epsilon(adjacency, delta)
+    proven = max(sums.values()) if counted else math.inf
+    holds = None
+    if not missing and (claim is not None or proven == math.inf):
+        holds = claim is not None and proven <= claim.epsilon
+    return Verdict(tuple(best), missing, claim, delta, proven, holds)
+
+
+def _ask(uses: Iterable[Use], run: Run) -> tuple[list[Release], tuple[Unknown, ...]]:
+    """Ask the laws of all classes; return also what is missing."""
+    releases: list[Release] = []
+    missing: list[Unknown] = []
     for use in uses:
         if use.name not in LAWS:
             releases.append(nothing("update", use, Reason.UNKNOWN_CLASS))
-        elif use.covers and not nvflare.applied(use, parts):
+        elif not use.applied:
             releases.append(nothing("update", use, Reason.NOT_APPLIED))
         else:
             try:
@@ -101,32 +101,19 @@ def _releases(sources: Sources, given: Given) -> tuple[list[Release], tuple[Unkn
                 rule = "of ordinary size"
                 name = f"numbers of {use.name} ({use.place})"
                 raise InvalidParameter.of(name, rule, dict(use.arguments)) from error
-    apps = [program.words[name] for name in APPS if name in program.words]
-    if apps:
-        beside = Use("metrics of the app", {}, apps[0], given)
-        releases.append(nothing("metrics", beside, Reason.IN_CLEAR))
-    if apps and not missing and not any(release.what in SENT for release in releases):
-        bare = Use("no filter", {}, apps[0], given)
-        releases.append(nothing("update", bare, Reason.NO_CLIP, Reason.NO_NOISE))
-    if not releases and not missing:
-        raise Unreadable(
-            f"{sources.title} is no job that check knows: see docs/how-to/check-a-job.md."
-        )
-    given.check_taken()
     gated = [release for release in releases if release.law in quietbit_jobs.GATES]
     if gated:  # nothing else leaves through a gate
-        releases = gated
-    deltas = [release.claim.delta for release in releases if release.claim is not None]
-    delta = deltas[0] if deltas else run.delta
-    return _best(releases, delta), tuple(dict.fromkeys(missing)), delta
-
-
-def _best(releases: list[Release], delta: float) -> list[Release]:
-    """Return one release for each thing that leaves and each unit that is protected."""
-    best: list[Release] = []
-    for what in dict.fromkeys(release.what for release in releases):
-        best += _of_one([release for release in releases if release.what == what], delta)
-    return best
+        return gated, tuple(missing)
+    apps = [run.program.words[name] for name in APPS if name in run.program.words]
+    for place in apps[:1]:
+        app = Use("the app", {}, place, run.given)
+        releases.append(nothing("metrics", app, Reason.IN_CLEAR))
+        if not missing and not any(release.what in SENT for release in releases):
+            releases.append(nothing("update", app, Reason.NO_CLIP, Reason.NO_NOISE))
+    if not releases and not missing:
+        title = run.place.file
+        raise Unreadable(f"{title} is no job that check knows: see docs/how-to/check-a-job.md.")
+    return releases, tuple(dict.fromkeys(missing))
 
 
 def _of_one(releases: list[Release], delta: float) -> list[Release]:
@@ -134,21 +121,24 @@ def _of_one(releases: list[Release], delta: float) -> list[Release]:
 
     Several calls may be alternatives, and several chains belong to several sites.
     """
-
-    def epsilon(release: Release) -> float:
-        return release.epsilon(ZERO_OUT, delta)
-
-    chains: dict[str, Release] = {}
-    calls: dict[str, Release] = {}
-    for release in sorted(releases, key=epsilon):
-        if not release.place.file.endswith(".py"):
-            chains.setdefault(release.place.file, release)
-        elif epsilon(release) < math.inf:
-            calls[release.unit.value] = release
-    worst = sorted(chains.values(), key=epsilon)[-1:]
-    proved = [release for release in [*calls.values(), *worst] if epsilon(release) < math.inf]
-    if proved:
-        return proved
-    bare = [release for release in releases if epsilon(release) == math.inf]
-    why = {why.reason: why for release in bare[::-1] for why in release.why}
+    ordered = sorted(releases, key=lambda release: release.epsilon(ZERO_OUT, delta))
+    proofs: dict[str, Release] = {}
+    bare: list[Release] = []
+    sites = set()
+    for release in ordered:
+        file = release.place.file
+        if not file.endswith(".py"):
+            sites.add(file)
+        if release.epsilon(ZERO_OUT, delta) == math.inf:
+            bare.append(release)
+        elif file in sites:
+            proofs.setdefault(file, release)
+        else:
+            proofs[release.unit.value] = release
+    calls = [proofs[key] for key in proofs if key not in sites]
+    chains = [proofs[key] for key in proofs if key in sites]
+    worst = chains[-1:] if len(chains) == len(sites) else []
+    if calls or worst:
+        return calls + worst
+    why = {why.reason: why for release in bare for why in release.why}
     return [evolve(bare[0], why=tuple(why.values()))]
