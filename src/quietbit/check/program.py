@@ -88,6 +88,12 @@ class Program:
                         self._bound[f"{module}.{name}"].append((origin, file))
                 case ast.Call(func=function):
                     self._calls[_name(function)].append((node, file))
+                    if _name(function) == "update":  # of a table, whose name then has two values
+                        self._bound[f"{module}.{_name(getattr(function, 'value', None))}"].append(
+                            (node, file)
+                        )
+                case ast.Subscript(value=ast.Name(id=name), ctx=ast.Store()):
+                    self._bound[f"{module}.{name}"].append((node, file))
                 case ast.keyword(arg=str(name), value=value):
                     self._keys[name].append((value, file))
                 case ast.Dict(keys=keys, values=values):
@@ -109,13 +115,16 @@ class Program:
         """Return a call with its arguments by the names of their parameters."""
         arguments: dict[str, Value] = {}
         for parameter, argument in zip(self._parameters.get(name, ()), call.args, strict=False):
-            key = REST if isinstance(argument, ast.Starred) else parameter
-            arguments[key] = self._value(argument, file, parameter)
+            if isinstance(argument, ast.Starred):
+                arguments[REST] = Unknown(parameter, _place(call, file))
+                break
+            arguments[parameter] = self._value(argument, file, parameter)
         for keyword in call.keywords:
-            key = keyword.arg or REST
-            arguments[key] = self._value(keyword.value, file, key)
-        if isinstance(arguments.get(REST), dict):
-            arguments |= arguments.pop(REST)
+            value = self._value(keyword.value, file, keyword.arg or REST)
+            if keyword.arg is None and isinstance(value, dict):
+                arguments |= value
+            else:
+                arguments[keyword.arg or REST] = value
         return Use(name, arguments, _place(call, file), self._given)
 
     def _value(self, node: Node, file: str, name: str) -> Value:
@@ -135,7 +144,9 @@ class Program:
             case ast.arg() if node in self._defaults:
                 default, function = self._defaults[node]
                 calls = self._calls.get(function, ())
-                if not any(call.args or call.keywords for call, _ in calls):
+                passed = any(call.args or call.keywords for call, _ in calls)
+                hidden = function.startswith("__") or (not calls and function in self.words)
+                if not passed and not hidden:
                     return self._value(default, file, name)
             case ast.Attribute(attr="run_config"):
                 return self.config or NOTHING
@@ -146,8 +157,9 @@ class Program:
             case ast.Call(func=ast.Attribute(value=table, attr="get"), args=[key, *rest]):
                 default = self._value(rest[0], file, name) if rest else NOTHING
                 return self._value(table, file, name).get(ast.literal_eval(key), default)
-            case ast.Call(func=ast.Name(id="int" | "float"), args=[inner]):
-                return self._value(inner, file, name)
+            case ast.Call(func=ast.Name(id="int" | "float" as kind), args=[inner]):
+                number = self._value(inner, file, name)
+                return number if kind == "float" or isinstance(number, int) else NOTHING
             case ast.Call(func=function) if _name(function).endswith(EVENT):
                 self._inner.add(node)
                 return self._use(_name(function), node, file)

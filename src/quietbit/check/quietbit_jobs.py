@@ -94,7 +94,8 @@ def receiver(use: Use, run: Run) -> list[Release]:
 @law("PrivateClientApp", "client_fn mods")
 def client_alone(use: Use, run: Run) -> list[Release]:
     """Read the budget of a client that needs no server of ours, or else the app's run config."""
-    line = {name: use.value(name) for name in LINE if name in use.arguments}
+    found = {name: use.value(name, None) for name in LINE}
+    line = {name: value for name, value in found.items() if value is not None}
     if not line:
         return _kept(use, run, Plan.from_run_config(_known(run.program.config)))
-    return _kept(use, run, Plan.read({**USUAL, **_known(line)}))
+    return _kept(use, run, Plan.read({**USUAL, **line}))
