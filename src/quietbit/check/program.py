@@ -89,9 +89,8 @@ class Program:
                 case ast.Call(func=function):
                     self._calls[_name(function)].append((node, file))
                     if _name(function) == "update":  # of a table, whose name then has two values
-                        self._bound[f"{module}.{_name(getattr(function, 'value', None))}"].append(
-                            (node, file)
-                        )
+                        table = _name(getattr(function, "value", None))
+                        self._bound[f"{module}.{table}"].append((node, file))
                 case ast.Subscript(value=ast.Name(id=name), ctx=ast.Store()):
                     self._bound[f"{module}.{name}"].append((node, file))
                 case ast.keyword(arg=str(name), value=value):
