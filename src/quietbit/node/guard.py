@@ -116,7 +116,8 @@ class AnswerTime:
             try:
                 results.append(app())
             except KeyboardInterrupt:
-                if not self._seconds:  # in the thread of its own an app has raised it itself
+                # Python raises it in the main thread alone: anywhere else the app has.
+                if threading.current_thread() is threading.main_thread():
                     raise
                 LOGGER.error("quietbit: the app interrupted itself%s.", untold)
             except BaseException as error:  # SystemExit, too, must look like any other failure

@@ -15,16 +15,19 @@ Account  one release per task, ``epsilon`` for all ``releases`` of a job. The le
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import logging
-import os
 import time
 from collections.abc import Callable, Mapping
+from copy import deepcopy
 from functools import partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, final
 
-from nvflare.apis.analytix import AnalyticsDataType
+import numpy as np
+from nvflare.apis.analytix import ANALYTIC_EVENT_TYPE, AnalyticsDataType
 from nvflare.apis.dxo import DXO, DataKind, from_shareable
 from nvflare.apis.event_type import EventType
 from nvflare.apis.filter import ContentBlockedException, Filter
@@ -32,9 +35,11 @@ from nvflare.apis.fl_constant import FilterKey, FLContextKey, ReturnCode
 from nvflare.apis.fl_context import FLContext
 from nvflare.apis.shareable import ReservedHeaderKey, Shareable, make_reply
 from nvflare.apis.signal import Signal
-from nvflare.apis.utils.analytix_utils import create_analytic_dxo, send_analytic_dxo
+from nvflare.apis.utils.analytix_utils import create_analytic_dxo
 from nvflare.apis.utils.task_utils import materialize_lazy_download_refs
 from nvflare.app_common.ccwf.client_ctl import ClientSideController
+from nvflare.app_common.widgets.convert_to_fed_event import FED_EVENT_PREFIX
+from nvflare.widgets.widget import WidgetID
 
 from quietbit.errors import check_known, require
 from quietbit.federation.client import (
@@ -108,6 +113,7 @@ class LocalPrivacy(Filter):  # type: ignore[misc]
             releases=releases,
         )
         self._tasks: frozenset[str] = frozenset()
+        self._metric: Shareable | None = None  # the newest of our own
         self._stands = False
         self._state: dict[str, Any] = {}
         self._kind: str | None = None  # of the results of this job, once one was seen
@@ -141,6 +147,9 @@ class LocalPrivacy(Filter):  # type: ignore[misc]
             is_first = not isinstance(getattr(inner, "func", None), type(self._execute))
             require(is_first, "LocalPrivacy", "two", rule)
             executor.execute = partial(self._execute, inner)
+        events = fl_ctx.get_engine().get_widget(WidgetID.FED_EVENT_RUNNER)
+        send = events.fire_and_forget_request
+        events.fire_and_forget_request = partial(self._send_event, send)
         listed = [
             key.removesuffix(OUT)
             for key, chain in runner.task_result_filters.items()
@@ -172,9 +181,13 @@ class LocalPrivacy(Filter):  # type: ignore[misc]
             LOGGER.error("quietbit: task %s is declined: %s.", name, public.reason.value)
             return self._declined(received)
 
+        # NVFlare sends the cookies of a task back: the app gets heads of its own.
+        shown = Shareable(received)
+        shown[ReservedHeaderKey.HEADERS] = deepcopy(received[ReservedHeaderKey.HEADERS])
+
         def call() -> Shareable:
             with serving(turn.accepted, dimension=turn.dimension):
-                return _whole(inner(name, received, fl_ctx, abort), fl_ctx, abort)
+                return _whole(inner(name, shown, fl_ctx, abort), fl_ctx, abort)
 
         crashes: list[BaseException] = []
         result = turn.moment.run(call, crashes)
@@ -182,7 +195,10 @@ class LocalPrivacy(Filter):  # type: ignore[misc]
         release = turn.release(update)
         self._note_kind(result)
         reply = self._reply(own, release, kind_of(from_shareable(received).data))
-        self._report(own, spent, gate, fl_ctx)
+        try:
+            self._report(own, spent, gate, fl_ctx)
+        except Exception as error:  # the release is noted, and leaves
+            LOGGER.error("quietbit: what it cost is not reported: %s", error)
         time.sleep(max(0.0, turn.moment.left()))
         return reply
 
@@ -193,13 +209,8 @@ class LocalPrivacy(Filter):  # type: ignore[misc]
         require(isinstance(owner, Mapping), "properties of the scope", kind, "a dict")
         if owner_keys(owner):
             return gate_for(owner, self._state, dict, None)
-        folder = Path(fl_ctx.get_engine().get_workspace().get_root_dir()).resolve() / "quietbit"
-        folder.mkdir(mode=0o700, exist_ok=True)
-        ledger = folder / "ledger"
-        counter = folder / "counter"
-        if not os.path.lexists(ledger) and not os.path.lexists(counter):
-            FileLedger.create(str(ledger), str(counter))
-        return LocalGate(Simulation(), FileLedger(str(ledger), str(counter), self._state), {})
+        ledger = _ledger(Path(fl_ctx.get_engine().get_workspace().get_root_dir()), self._state)
+        return LocalGate(Simulation(), ledger, {})
 
     def _accept(
         self, gate: Gate, received: Shareable, fl_ctx: FLContext
@@ -243,7 +254,7 @@ class LocalPrivacy(Filter):  # type: ignore[misc]
         weights = from_shareable(received).data
         arrays = {name: array.numpy() for name, array in named_arrays(weights).items()}
         if self._kind == DataKind.WEIGHT_DIFF:
-            arrays = {name: 0 * array for name, array in arrays.items()}
+            arrays = {name: np.zeros_like(array) for name, array in arrays.items()}
         return _data(self._kind, arrays, kind_of(weights))
 
     def _report(self, own: OwnRound, spent: float, gate: Gate, fl_ctx: FLContext) -> None:
@@ -265,7 +276,31 @@ class LocalPrivacy(Filter):  # type: ignore[misc]
             dxo = create_analytic_dxo(
                 EPSILON, spent, AnalyticsDataType.SCALAR, global_step=own.number
             )
-            send_analytic_dxo(self, dxo, fl_ctx)
+            self._metric = dxo.to_shareable()
+            self.fire_fed_event(f"{FED_EVENT_PREFIX}{ANALYTIC_EVENT_TYPE}", self._metric, fl_ctx)
+
+    def _send_event(self, send: Callable[..., None], request: Shareable, **named: Any) -> None:
+        """Send the server an event that holds no data, or this filter's metric; drop all others."""
+        if request is self._metric or set(request) <= {ReservedHeaderKey.HEADERS}:
+            send(request=request, **named)
+        else:
+            LOGGER.info("quietbit: kept on this site, as it should be: a metric of the job")
+
+
+def _ledger(workspace: Path, known: dict[str, Any]) -> FileLedger:
+    """Return the ledger in a site's workspace, which the site's first job makes.
+
+    Its folder comes into being with both files in it, whatever other jobs do meanwhile.
+    """
+    folder = workspace.resolve() / "quietbit"
+    if not folder.exists():
+        with TemporaryDirectory(dir=folder.parent, ignore_cleanup_errors=True) as made:
+            new = Path(made) / folder.name
+            new.mkdir(mode=0o700)
+            FileLedger.create(new / "ledger", new / "counter")
+            with contextlib.suppress(OSError):  # another job was quicker
+                new.rename(folder)
+    return FileLedger(folder / "ledger", folder / "counter", known)
 
 
 def _whole(shareable: Any, fl_ctx: FLContext, abort: Signal) -> Any:

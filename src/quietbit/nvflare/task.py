@@ -254,7 +254,7 @@ def kind_of(weights: Mapping[str, Any]) -> str:
 
 def as_kind(array: Any, kind: str) -> Any:
     """Return an array as the kind that the server's model has, in memory of its own."""
-    copied = np.array(array)
+    copied = np.array(array, order="C")  # as NVFlare sends tensors
     if kind == TORCH:
         return require_module("torch", "torch").from_numpy(copied)
     return copied
