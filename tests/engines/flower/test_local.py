@@ -114,11 +114,71 @@ def raw(message, place):
     return Message(RecordDict({"arrays": ArrayRecord(arrays)}), reply_to=message)
 
 
-@pytest.mark.parametrize("call", [crash, raw, lambda message, place: None])
+def leaves_python(message, place):
+    raise SystemExit("SECRET")
+
+
+def other_names(message, place):
+    arrays = ArrayRecord({"SECRET": Array(np.full(3, SECRET))})
+    return Message(RecordDict({"arrays": arrays}), reply_to=message)
+
+
+def not_floats(message, place):
+    arrays = {key: Array(np.full(a.shape, 12345)) for key, a in model().items()}
+    return Message(RecordDict({"arrays": ArrayRecord(arrays)}), reply_to=message)
+
+
+@pytest.mark.parametrize(
+    "call",
+    [crash, raw, leaves_python, other_names, not_floats, lambda message, place: None],
+)
 def test_an_app_that_fails_releases_zero(call):
     for reply in Plain(FedAvg()).replies(1, model(), call):
         assert np.isfinite(flat(reply.content["arrays"])).all()
         assert "SECRET" not in str(reply.content)
+
+
+def test_a_message_that_is_trained_in_place_does_not_leave():
+    def call(message, place):
+        for key in list(message.content["arrays"]):
+            shape = message.content["arrays"][key].shape
+            message.content["arrays"][key] = Array(np.full(shape, SECRET, np.float32))
+        return Message(message.content, reply_to=message)
+
+    for reply in Plain(FedAvg()).replies(1, model(), call):
+        assert np.abs(flat(reply.content["arrays"])).max() < 100
+
+
+def test_a_message_that_is_sent_twice_is_two_releases():
+    run = Plain(FedAvg(), nodes=NODES[:1])
+    (message,) = run.strategy.configure_train(1, model(), ConfigRecord(), run.grid)
+    place = run.contexts[NODES[0]]
+    first, second = (run.mod(message, place, app(shift(1))) for _ in range(2))
+    assert (flat(first.content["arrays"]) != flat(second.content["arrays"])).all()
+    assert ledger(place).releases == 2
+
+
+@pytest.mark.parametrize("kind", ["float16", "float32", "float64"])
+def test_every_type_and_shape_goes_out_as_it_came(kind):
+    arrays = {
+        "matrix": np.zeros((3, 4), kind).T,
+        "number": np.array(2.0, kind),
+        "empty": np.zeros((0, 3), kind),
+    }
+    start = ArrayRecord({key: Array(value) for key, value in arrays.items()})
+
+    def call(message, place):
+        moved = {
+            key: Array(a.numpy() + a.numpy().dtype.type(0.125))
+            for key, a in message.content["arrays"].items()
+        }
+        return Message(RecordDict({"arrays": ArrayRecord(moved)}), reply_to=message)
+
+    for reply in Plain(FedAvg(), NEARLY_EXACT).replies(1, start, call):
+        for key, came in arrays.items():
+            back = reply.content["arrays"][key].numpy()
+            assert (back.dtype, back.shape) == (came.dtype, came.shape)
+            np.testing.assert_allclose(back, came + 0.125, atol=5e-3)
 
 
 def test_counters_go_back_as_they_came():
