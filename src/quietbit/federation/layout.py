@@ -160,7 +160,7 @@ class ModelLayout:
         with np.errstate(over="ignore"):  # beyond a type's range is infinite: see `check_finite`
             for name, shape, kind in self.learnt:
                 old = _flat(arrays[name], name, shape).reshape(shape)
-                stepped[name] = (old - pieces[name]).astype(kind)
+                stepped[name] = np.asarray(old - pieces[name], dtype=kind)  # one number, too
         return stepped
 
 
