@@ -221,7 +221,12 @@ def expected(workflow):
     return RELEASES * a_round
 
 
-WORKFLOWS = ["torch", "numpy", "swarm", "cyclic", "external", "lightning"]
+WORKFLOWS = ["swarm", "torch", "numpy", "cyclic", "external", "lightning"]
+
+
+def long(workflow):
+    """The swarm's first run represents the others in `make test`."""
+    return pytest.param(workflow, marks=pytest.mark.long)
 
 
 def needs(workflow):
@@ -229,8 +234,8 @@ def needs(workflow):
         pytest.skip("needs pytorch-lightning")
 
 
-@pytest.mark.parametrize("workflow", WORKFLOWS)
-@pytest.mark.long
+@pytest.mark.parametrize("workflow", ["swarm", *map(long, WORKFLOWS[1:])])
+@pytest.mark.slow
 def test_under_a_huge_epsilon_any_workflow_ends_with_the_honest_model(tmp_path, workflow):
     needs(workflow)
     model = simulated(tmp_path / workflow, workflow, HUGE)
@@ -238,9 +243,7 @@ def test_under_a_huge_epsilon_any_workflow_ends_with_the_honest_model(tmp_path, 
     check_ledgers(tmp_path / workflow, HUGE)
 
 
-@pytest.mark.parametrize(
-    "workflow", [pytest.param(name, marks=pytest.mark.long) for name in WORKFLOWS]
-)
+@pytest.mark.parametrize("workflow", map(long, WORKFLOWS))
 def test_under_a_small_one_it_ends_with_noise_and_nothing_else_leaves(tmp_path, workflow):
     needs(workflow)
     model = simulated(tmp_path / workflow, workflow, SMALL)
