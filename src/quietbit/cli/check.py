@@ -163,7 +163,9 @@ def _show(found: dict[str, Any], verdict: Verdict) -> None:
             print(f"  - {why.reason.value}{detail}, {why.place}")
         for need in release.needs:
             print(f"  - relies on {need}")
-        if row["refuted_epsilon"] is not None:
+        if row["refutes_every_epsilon"]:
+            print("  - its outputs refute every epsilon")
+        elif row["refuted_epsilon"] is not None:
             print(f"  - its outputs refute epsilon {row['refuted_epsilon']:.4g} (zero-out)")
     for line in found["remedy"]:
         print(f"Instead: {line}")
@@ -187,15 +189,16 @@ def _remedy(verdict: Verdict, given: dict[str, Any]) -> list[str]:
     fields = ", ".join(f'"{name}": {value:g}' for name, value in budget.items())
     arguments = ", ".join(f"{name}={value:g}" for name, value in budget.items())
     lines = [
-        'among task_result_filters of NVFlare: {"path": "quietbit.nvflare.LocalPrivacy", "args": {'
-        f'{fields}, "clip": 1.0, "adjacency": "{word}"}}}}',
+        'among task_result_filters of NVFlare: {"tasks": ["train"], "filters": [{"path": '
+        f'"quietbit.nvflare.LocalPrivacy", "args": {{{fields}, "clip": 1.0, "adjacency": "{word}"'
+        "}}]}, with the exact names of the tasks",
         f'in Flower: app = PrivateClientApp({arguments}, clip=1.0, adjacency="{word}")',
     ]
     clients = given["clients"]
     if given["dimension"] is None or clients is None:
         return [*lines, "--dimension and --clients say what can be learnt under this noise"]
     ball = quietbit.Ball("l2", given["dimension"])
-    mechanism = quietbit.calibrate(
+    mechanism: Any = quietbit.calibrate(
         "gaussian",
         ball=ball,
         epsilon=epsilon,
@@ -203,7 +206,7 @@ def _remedy(verdict: Verdict, given: dict[str, Any]) -> list[str]:
         adjacency=word,
         releases=releases,
     ).mechanism
-    lines.append(f"which takes {mechanism}")
+    lines.append(f"which takes noise of {mechanism.noise_multiplier:.3g} times the clip")
     for trust in ("local", "central"):
         expected = quietbit.forecast(mechanism, cohort=clients, rounds=releases, trust=trust)
         lines.append(f"{trust} trust: {expected.sentence()}")
