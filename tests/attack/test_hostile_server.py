@@ -289,7 +289,7 @@ def test_mechanisms(tmp_path, share):
         InterpolatedMVU(DESIGN, ball, 0.5, True),
     ]
     texts = [request_record(1, one)["mechanism"] for one in good]
-    rng, node, answered = np.random.default_rng(3), Node(tmp_path, epsilon=30.0), 0
+    rng, node, answered = np.random.default_rng(3), Node(tmp_path, epsilon=30.0 / share), 0
     for case in range(CASES["mechanisms"] // share):
         found = json.loads(texts[rng.integers(len(texts))])
         for _ in range(rng.integers(0, 3)):
