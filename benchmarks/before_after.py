@@ -2,8 +2,8 @@
 
 Idea     each tree is a process of its own; every task runs once in the one and once in the other,
          many times over, and the best of each counts. Neither the machine nor who else uses it
-         matters then: a ratio above 1 is a loss. Words come from memory, so that no cipher's time
-         covers the kernel's. numpy, scipy and attrs are enough.
+         matters then: a ratio above 1 is a loss. Words are those of production: their making is part of
+         a send. numpy, scipy and attrs are enough.
 
     git worktree add ../before COMMIT
     OMP_NUM_THREADS=1 python benchmarks/before_after.py ../before/src src [--repeats 30]
@@ -26,46 +26,12 @@ Tasks = dict[str, Callable[[], Any]]
 LARGE, SMALL, K = 1 << 22, 1000, 1024
 
 
-class Words:
-    """Words in memory, the same for every draw."""
-
-    def __init__(self, size: int) -> None:
-        """Make them."""
-        rng = np.random.default_rng(3)
-        self.words, self.full = (rng.integers(0, 2**n, size, dtype=f"u{n // 8}") for n in (16, 64))
-        self.at = 0
-
-    def draw(self, count: int) -> Words:
-        """Start again."""
-        return self.reader(0)
-
-    def reader(self, start: int) -> Words:
-        """Read from a coordinate on."""
-        self.at = start
-        return self
-
-    def fill(self, out: Any) -> None:
-        """Copy the next words."""
-        out[:] = self.words[self.at : self.at + out.size]
-        self.at += out.size
-
-    __call__ = fill  # the trees call it either way
-
-    def ties(self, indices: Any) -> Any:
-        """Return words of coordinates."""
-        return self.full[indices]
-
-    def uniform64(self, stream: int, start: int, count: int) -> Any:
-        """Return words of a stream."""
-        first = (977 * stream + start) % (self.full.size - count)
-        return self.full[first : first + count]
-
-
 def tasks() -> Tasks:
     """Every operation that a client or a server waits for."""
     from quietbit import Design, DesignSpec
     from quietbit.kernel.base import packed_size
     from quietbit.kernel.expand import acceptance_limits
+    from quietbit.kernel.rng import secure_rng
     from quietbit.kernel.rounded import NoiseLaw
     from quietbit.kernel.sampler import Sampler
     from quietbit.kernel.select import select
@@ -75,7 +41,8 @@ def tasks() -> Tasks:
     if not hasattr(home, "exact_row"):  # an older tree
         home = import_module("quietbit.design.rounding")
     in_blocks = getattr(kernel, "block_rotate", kernel.rotate)
-    words, rng, found = Words(LARGE), np.random.default_rng(0), Tasks()
+    words, rng, found = secure_rng(), np.random.default_rng(0), Tasks()
+    block = words.draw(LARGE)
     x = rng.standard_normal(LARGE, dtype=np.float32) / np.float32(np.sqrt(LARGE) / 2)
 
     def add(name: str, task: Callable[..., Any], *given: Any, times: int = 1, **named: Any) -> None:
@@ -175,7 +142,7 @@ def tasks() -> Tasks:
         direction / np.linalg.norm(direction),
         np.array([1.2816]),
         acceptance_limits([1e-3, 1.0]),
-        words,
+        block,
     )
     add("search for a seed", kernel.search, *given, acceptance_lower=0.1, times=20)
     add("rows", kernel.rows, bytes(8), K, 1 << 20, times=50)
@@ -192,7 +159,7 @@ def tasks() -> Tasks:
     )
     values = rng.normal(size=1 << 18)
     for law in NoiseLaw:
-        add(f"noise, {law.value}", kernel.rounded_noise, values, 1.3, law, words, 0)
+        add(f"noise, {law.value}", kernel.rounded_noise, values, 1.3, law, block, 0)
     return found
 
 
