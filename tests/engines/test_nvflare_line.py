@@ -243,7 +243,7 @@ def test_under_a_huge_epsilon_any_workflow_ends_with_the_honest_model(tmp_path, 
     check_ledgers(tmp_path / workflow, HUGE)
 
 
-@pytest.mark.parametrize("workflow", map(long, WORKFLOWS))
+@pytest.mark.parametrize("workflow", [*map(long, WORKFLOWS)])
 def test_under_a_small_one_it_ends_with_noise_and_nothing_else_leaves(tmp_path, workflow):
     needs(workflow)
     model = simulated(tmp_path / workflow, workflow, SMALL)

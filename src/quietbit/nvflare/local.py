@@ -42,6 +42,7 @@ from nvflare.app_common.widgets.convert_to_fed_event import FED_EVENT_PREFIX
 from nvflare.widgets.widget import WidgetID
 
 from quietbit.errors import check_known, require
+from quietbit.federation.batch import share_batches
 from quietbit.federation.client import (
     OpenRequest,
     Subject,
@@ -162,6 +163,7 @@ class LocalPrivacy(Filter):  # type: ignore[misc]
             require(fits and "*" not in task, "tasks", task, rule)
         require(listed, "tasks", listed, "the names of the tasks whose results are updates")
         self._tasks = frozenset(listed)
+        share_batches()
         self._stands = True
 
     def _execute(
