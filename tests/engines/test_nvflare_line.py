@@ -75,10 +75,11 @@ def cyclic():
     return Recipe(job)
 
 
-if workflow == "swarm":
+if workflow.startswith("swarm"):
     recipe = SwarmLearningRecipe(
         name="line", model=Model(), min_clients=SITES, num_rounds=RELEASES, train_script=script,
-        key_metric=None,
+        key_metric=None, launch_external_process=workflow.endswith("external"),
+        command=sys.executable + " -u",
     )
 elif workflow == "cyclic":
     recipe = cyclic()
@@ -221,7 +222,7 @@ def expected(workflow):
     return RELEASES * a_round
 
 
-WORKFLOWS = ["swarm", "torch", "numpy", "cyclic", "external", "lightning"]
+WORKFLOWS = ["swarm", "swarm-external", "torch", "numpy", "cyclic", "external", "lightning"]
 
 
 def long(workflow):

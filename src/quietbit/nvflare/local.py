@@ -39,6 +39,7 @@ from nvflare.apis.utils.analytix_utils import create_analytic_dxo
 from nvflare.apis.utils.task_utils import materialize_lazy_download_refs
 from nvflare.app_common.ccwf.client_ctl import ClientSideController
 from nvflare.app_common.widgets.convert_to_fed_event import FED_EVENT_PREFIX
+from nvflare.fuel.utils.fobs import FOBSContextKey
 from nvflare.widgets.widget import WidgetID
 
 from quietbit.errors import check_known, require
@@ -186,6 +187,8 @@ class LocalPrivacy(Filter):  # type: ignore[misc]
         # NVFlare sends the cookies of a task back: the app gets heads of its own.
         shown = Shareable(received)
         shown[ReservedHeaderKey.HEADERS] = deepcopy(received[ReservedHeaderKey.HEADERS])
+        # A trainer in a process of its own waits until those who are named here have its result.
+        shown.set_header(FOBSContextKey.RECEIVER_IDS, [fl_ctx.get_engine().get_cell().get_fqcn()])
 
         def call() -> Shareable:
             with serving(turn.accepted, dimension=turn.dimension):
