@@ -385,7 +385,7 @@ def test_people_read_the_verdict_first_and_the_remedy_last(tmp_path, capsys):
     result = shell(capsys, "check", path, "--dimension", 10_000, "--clients", 3)
     lines = result.out.splitlines()
     assert lines[0].startswith("The claim of epsilon 10 per round does not hold: epsilon 81.")
-    assert '{"tasks": ["train"], "filters": [{"path": "quietbit.nvflare.LocalPrivacy"' in result.out
+    assert "quietbit.nvflare" not in result.out, "the line is for the engine of the job"
     assert "which takes noise of 2.24 times the clip" in result.out
     assert "PrivateClientApp(epsilon=10" in result.out
     assert "you cannot have this with 3 sites; protect patients instead" in result.out
@@ -393,9 +393,18 @@ def test_people_read_the_verdict_first_and_the_remedy_last(tmp_path, capsys):
 
 def test_the_line_to_write_instead_holds_the_claim(tmp_path, capsys):
     path = job(tmp_path / "app", app_py=LOCAL.format(epsilon=10, rounds=20))
-    line = shell(capsys, "check", path, "--json").json["remedy"][0]
+    (line,) = shell(capsys, "check", path, "--json").json["remedy"][:1]
+    mended = f"from quietbit.flower import PrivateClientApp\n{line}\n"
+    found = verdict(job(tmp_path / "mended", app_py=mended))
+    assert (found.holds, found.claim.epsilon) == (True, 10)
+
+
+def test_the_line_for_nvflare_holds_the_claim(tmp_path, capsys):
+    path = nvflare_job(tmp_path / "job", rounds=20)
+    line = shell(capsys, "check", path, "--max-epsilon", 10, "--json").json["remedy"][0]
     chain = json.loads(line[line.index("{") : line.rindex("}") + 1])
-    found = verdict(nvflare_job(tmp_path / "job", rounds=20, task_result_filters=[chain]))
+    assert chain["filters"][0]["args"]["releases"] == 20
+    found = verdict(nvflare_job(tmp_path / "mended", rounds=20, task_result_filters=[chain]))
     assert (found.holds, found.claim.epsilon) == (True, 10)
 
 

@@ -21,7 +21,7 @@ from attrs import frozen
 from quietbit._typing import FloatVector
 from quietbit.check.attack import refuted_by_samples
 from quietbit.check.program import Program
-from quietbit.check.values import Given, Place, Use, Value
+from quietbit.check.values import Given, MissingValue, Place, Use, Value
 from quietbit.privacy.cost import Cost
 from quietbit.privacy.rounding import FEW_OPERATIONS, round_up
 from quietbit.privacy.subsampling import poisson_cost
@@ -214,6 +214,14 @@ class Run:
         counts = self.round_counts
         value = counts[0] if counts and all(count == counts[0] for count in counts) else None
         return self.number("rounds", value, self.place)
+
+    @property
+    def known_rounds(self) -> int | None:
+        """The same; None where neither the job nor its reader says."""
+        try:
+            return self.rounds
+        except MissingValue:
+            return None
 
     @property
     def delta(self) -> float:

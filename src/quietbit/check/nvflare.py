@@ -140,7 +140,7 @@ class SparseVector:
 @law("SVTPrivacy", "fraction epsilon noise_var gamma tau data_kinds replace")
 def sparse_vector(use: Use, run: Run) -> list[Release]:
     """Say what the values of `SVTPrivacy` cost, which its epsilon does not count."""
-    dimension = run.number("dimension", None, use.place)
+    dimension = float(run.given.find("dimension") or 1)  # one value is selected at least
     epsilon = use.number("epsilon", 0.1)
     number = max(1, math.ceil(min(1.0, use.number("fraction", 0.1)) * dimension))
     released = number * use.number("noise_var", 0.1)
@@ -148,6 +148,8 @@ def sparse_vector(use: Use, run: Run) -> list[Release]:
         released = use.number("epsilon_release")
     require(released > 0, f"noise_var ({use.place})", released, "above 0")
     detail = f"{number:,} values cost {released:,.6g} in a round, and the selection more"
+    if dimension == 1:
+        detail = "--dimension says what they cost"
     why = (Why(Reason.SELECTION, use.place, detail), Why(Reason.PER_ROUND, use.place))
     noise = SparseVector(released, number)
     claim = Claim(epsilon, run.delta)
@@ -186,7 +188,7 @@ def _unprotected(use: Use, run: Run) -> list[Release]:
     """Say what leaves as it is, and why nothing is proved of it."""
     for (what, reasons), names in _UNPROTECTED.items():
         if use.name in names.split(","):
-            return [nothing(what, use, *reasons)]
+            return [evolve(nothing(what, use, *reasons), times=run.known_rounds or 1)]
     return []
 
 

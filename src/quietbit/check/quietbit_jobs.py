@@ -65,6 +65,7 @@ def _kept(use: Use, run: Run, plan: Plan) -> list[Release]:
         use.name,
         use.place,
         noise,
+        plan.releases or 1,
         unit=target.unit,
         trust=target.trust,
         claim=claim,

@@ -43,6 +43,8 @@ class Verdict:
     delta: float  # where a release has no claim of its own
     proven: float  # of everything that counts, together
     holds: bool | None
+    rounds: int | None  # where they are known
+    engine: str  # whose job it is
 
 
 def judge(
@@ -80,7 +82,12 @@ def judge(
     holds = None
     if not missing and (claim is not None or proven == math.inf):
         holds = claim is not None and proven <= claim.epsilon
-    return Verdict(tuple(best), missing, claim, delta, proven, holds)
+    engine = ""
+    if parts:
+        engine = "nvflare"
+    elif program.words.keys() & set(APPS):
+        engine = "flower"
+    return Verdict(tuple(best), missing, claim, delta, proven, holds, run.known_rounds, engine)
 
 
 def _ask(uses: Iterable[Use], run: Run) -> tuple[list[Release], tuple[Unknown, ...]]:

@@ -132,7 +132,8 @@ def _sentence(verdict: Verdict, rows: list[dict[str, Any]], adjacency: str) -> s
     """Return the verdict in one sentence."""
     if verdict.missing:
         names = ", ".join(f"{value.name} ({value.place})" for value in verdict.missing)
-        return f"No verdict yet: the job computes {names} when it runs."
+        example = verdict.missing[0].name
+        return f"No verdict: the job computes {names} when it runs; give it (--set {example}=...)."
     key = f"epsilon_{adjacency.replace('-', '_')}"
     parts = [f"{_shown(row[key], 'epsilon ')} for its {row['what']}" for row in rows]
     proven = f"{' and '.join(parts)} ({adjacency})"
@@ -155,7 +156,8 @@ def _show(found: dict[str, Any], verdict: Verdict) -> None:
         epsilons = [_shown(row["epsilon_zero_out"]), _shown(row["epsilon_replace_one"])]
         terms = [str(row[key] or "") for key in ("unit", "trust", "claimed_epsilon", "times")]
         lines.append([row["what"], *epsilons, *terms])
-    column_table("What leaves, and the epsilon that is proved", HEADS, lines)
+    if lines:
+        column_table("What leaves, and the epsilon that is proved", HEADS, lines)
     for release, row in zip(verdict.releases, found["rows"], strict=True):
         print(f"{release.what}: {release.law} at {release.place}")
         for why in release.why:
@@ -183,17 +185,18 @@ def _remedy(verdict: Verdict, given: dict[str, Any]) -> list[str]:
             f"calibrate once, for the steps of all rounds, on Poisson batches: epsilon {epsilon:g}",
             "and send arrays alone: quietbit.nvflare and quietbit.flower do (protect-samples)",
         ]
-    releases = updates[0].times if given["rounds"] is None else given["rounds"]
+    releases = given["rounds"] or verdict.rounds or updates[0].times
     word = given["adjacency"]
     budget = {"epsilon": epsilon, "delta": verdict.delta, "releases": releases}
     fields = ", ".join(f'"{name}": {value:g}' for name, value in budget.items())
     arguments = ", ".join(f"{name}={value:g}" for name, value in budget.items())
-    lines = [
-        'among task_result_filters of NVFlare: {"tasks": ["train"], "filters": [{"path": '
+    by_engine = {
+        "nvflare": 'among task_result_filters: {"tasks": ["train"], "filters": [{"path": '
         f'"quietbit.nvflare.LocalPrivacy", "args": {{{fields}, "clip": 1.0, "adjacency": "{word}"'
         "}}]}, with the exact names of the tasks",
-        f'in Flower: app = PrivateClientApp({arguments}, clip=1.0, adjacency="{word}")',
-    ]
+        "flower": f'app = PrivateClientApp({arguments}, clip=1.0, adjacency="{word}")',
+    }
+    lines = [text for engine, text in by_engine.items() if verdict.engine in (engine, "")]
     clients = given["clients"]
     if given["dimension"] is None or clients is None:
         return [*lines, "--dimension and --clients say what can be learnt under this noise"]
