@@ -179,6 +179,7 @@ class LocalPrivacy(Filter):  # type: ignore[misc]
             received = _whole(data, fl_ctx, abort)
             gate = self._gate(fl_ctx)
             own, turn, spent = self._accept(gate, received, fl_ctx)
+            arrays_of = kind_of(from_shareable(received).data)
         except Exception as error:
             public = refusal(error, gate)
             LOGGER.error("quietbit: task %s is declined: %s.", name, public.reason.value)
@@ -199,7 +200,7 @@ class LocalPrivacy(Filter):  # type: ignore[misc]
         update = turn.read(partial(app_answer, result), crashes)
         release = turn.release(update)
         self._note_kind(result)
-        reply = self._reply(own, release, kind_of(from_shareable(received).data))
+        reply = self._reply(own, release, arrays_of)
         try:
             self._report(own, spent, gate, fl_ctx)
         except Exception as error:  # the release is noted, and leaves
