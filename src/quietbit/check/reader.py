@@ -125,7 +125,8 @@ def read_job(path: Path) -> Sources:
     except (OSError, zipfile.BadZipFile, NotImplementedError, RuntimeError, EOFError) as error:
         refuse(str(path), f"cannot be read ({one_line(error, 120)})")
     if sum(len(source.text) for source in sources) > MOST_BYTES:
-        refuse(str(path), f"has more than {MOST_BYTES:,} bytes of Python and configurations")
+        most = f"{MOST_BYTES:,} bytes of Python and configurations"
+        refuse(str(path), f"has more than {most}: give its folder of configurations alone")
     if not sources:
         refuse(str(path), "is not a job: it has no configuration and no Python")
     return Sources(str(path), sources)
