@@ -202,7 +202,7 @@ def _hocon(text: str) -> Any:
     """Read HOCON without its includes, which name other files and addresses."""
     require(not INCLUDE.search(text), "include", "another file", "left out: it is not followed")
     factory = require_module("pyhocon", "nvflare").ConfigFactory
-    # A substitution stays what it is, and is no number.
+    # A substitution stays what it is, and not a number.
     return factory.parse_string(text, resolve=False).as_plain_ordered_dict()
 
 

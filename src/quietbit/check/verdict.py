@@ -119,7 +119,7 @@ def _ask(uses: Iterable[Use], run: Run) -> tuple[list[Release], tuple[Unknown, .
             releases.append(nothing("update", app, Reason.NO_CLIP, Reason.NO_NOISE))
     if not releases and not missing:
         title = run.place.file
-        raise Unreadable(f"{title} is no job that check knows: see docs/how-to/check-a-job.md.")
+        raise Unreadable(f"{title} is not a job that check knows: see docs/how-to/check-a-job.md.")
     return releases, tuple(dict.fromkeys(missing))
 
 
