@@ -43,6 +43,7 @@ BATCHES = ("batch_size", "local_batch_size")
 BUFFERED = ("BatchNorm1d", "BatchNorm2d", "BatchNorm3d")
 CLIPPINGS = ("flat", "per_layer")
 HIGHEST = 1000.0
+ROUNDING = 1e-9  # of a product of steps and a rate
 
 
 def _steps(use: Use, run: Run, calibrated: int | None) -> tuple[int, int, float]:
@@ -125,7 +126,7 @@ def _release(
     if not use.value("poisson_sampling", True):
         why.append(Why(Reason.FIXED_BATCHES, use.place))
         noise = Normal.of(1.0, multiplier)
-        number = round(number * rate)  # a sample is once in every epoch
+        number = math.ceil(number * rate - ROUNDING)  # once in every epoch, a last short one too
     return Release(
         "update", use.name, use.place, noise, number, Unit.SAMPLE, claim=claim, why=tuple(why)
     )

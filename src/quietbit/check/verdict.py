@@ -75,9 +75,11 @@ def judge(
     counted = [release for release in best if release.what not in accepted]
     if max_epsilon is not None:
         claim = Claim(max_epsilon, delta, per_round=False)
+    proofs = [release for release in counted if release.epsilon(adjacency, delta) < math.inf]
+    share = delta / max(1, len(proofs))  # the deltas of several releases add up, too
     sums = dict.fromkeys(Unit, 0.0)  # by what is protected
     for release in counted:
-        sums[release.unit] += release.epsilon(adjacency, delta)
+        sums[release.unit] += release.epsilon(adjacency, share)
     proven = max(sums.values()) if counted else math.inf
     holds = None
     if not missing and (claim is not None or proven == math.inf):
