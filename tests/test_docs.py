@@ -15,6 +15,7 @@ import subprocess
 import sys
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
+from unittest.mock import patch
 
 import pytest
 import typer.main
@@ -24,6 +25,7 @@ import quietbit.flower
 import quietbit.node
 import quietbit.nvflare
 from cli.test_self_test import one_kernel
+from quietbit.check.law import LAWS
 from quietbit.cli.app import app
 from quietbit.cli.main import main
 
@@ -91,6 +93,11 @@ def run_examples(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     """
     one_kernel(monkeypatch)
     monkeypatch.chdir(tmp_path)
+    with patch.dict(LAWS):  # a law that a page adds is gone with it
+        run_blocks(page, tmp_path)
+
+
+def run_blocks(page: Path, tmp_path: Path) -> None:
     for folder in ("experiments", "examples"):
         (tmp_path / folder).symlink_to(ROOT / folder)
     names: dict[str, object] = dict(GIVEN.get(name(page), {}))
