@@ -16,7 +16,7 @@ trap 'rm -rf "$work"' EXIT
 failed=0
 for extra in accounting flower nvflare; do
   case $extra in
-    accounting) tests="tests/core/native tests/core/golden tests/core/wire tests/core/mechanism tests/core/privacy tests/core/kernel" ;;
+    accounting) tests="tests/core/native tests/core/golden tests/core/wire tests/core/mechanism tests/core/privacy tests/core/kernel tests/core/laws" ;;
     *) tests="tests/federation/contract tests/engines/$extra" ;;
   esac
   "${2:-python3}" -m venv --clear "$work/venv"

@@ -45,6 +45,12 @@ def tail_quantile(q):
     return z
 
 
+def normal_of(word):
+    """The normal that a word stands for: the top bit is the sign, the others are made odd."""
+    size = tail_quantile(mpmath.mpf((word % 2**63) | 1) / mpmath.mpf(2) ** 64)
+    return -size if word >= 2**63 else size
+
+
 def row_ends(row):
     """The tail probabilities where a row begins and ends."""
     scale = mpmath.mpf(2) ** (row // quantile.PARTS - 64)

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from quietbit.errors import InvalidParameter
-from quietbit.kernel.norm import LOOK_ERROR, NORM_ERROR, Clip, clip_factor
+from quietbit.kernel.norm import LOOK_ERROR, NORM_ERROR, Clip, Flat, clip_factor
 from quietbit.kernel.reference import ReferenceKernel
 from refusals import refuses
 
@@ -108,3 +108,20 @@ def test_no_second_look_where_squares_leave_the_range() -> None:
     assert Clip.of(1e-300, 1e-301, 2).limit is None
     assert Clip.of(1e308, 1e-308, 2).factor == 0.0
     assert Clip.of(0.0, 1.0, 2).limit is not None
+
+
+def test_tensors_are_read_where_they_are() -> None:
+    torch = pytest.importorskip("torch")
+    values = torch.tensor([1.5, -2.0, 0.25, 7.0], requires_grad=True)
+    flat = Flat.of(values)
+    with torch.no_grad():
+        values[0] = 3.0
+    np.testing.assert_array_equal(flat.piece(0, 4), [3.0, -2.0, 0.25, 7.0])  # no copy was made
+    half = Flat.of([values.bfloat16(), values.half().reshape(2, 2).T])
+    np.testing.assert_array_equal(half.piece(0, 8), [3.0, -2.0, 0.25, 7.0, 3.0, 0.25, -2.0, 7.0])
+    assert Flat.of(values.reshape(2, 2)).shape == (2, 2)
+    for kind in (torch.int32, torch.complex64):
+        with refuses("type of update"):
+            Flat.of(values.to(kind))
+    with refuses("layout of update"):
+        Flat.of(values.to_sparse())

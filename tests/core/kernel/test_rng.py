@@ -1,9 +1,8 @@
-"""Words: addressed by coordinate, never shared between coordinates, draws or processes."""
+"""Words: those of published ciphers, addressed by coordinate, and none of them used twice."""
 
 from __future__ import annotations
 
 import multiprocessing
-import os
 import subprocess
 import sys
 import warnings
@@ -13,147 +12,140 @@ from typing import Any
 import numpy as np
 import pytest
 
+from core.kernel.makers import FixedKey
 from quietbit.kernel import rng as module
-from quietbit.kernel.rng import (
-    ChaChaBlock,
-    RandomBits,
-    chacha_blocks,
-    secure_rng,
-    seeded_rng,
-    start_state,
-)
+from quietbit.kernel.rng import RandomBits, chacha_blocks, secure_rng, seeded_rng, start_state
 from refusals import refuses
 
-SOURCES = [secure_rng, lambda: seeded_rng(2**200 + 3)]
-KEY = tuple(0x9E3779B9 * (k + 1) & 0xFFFFFFFF for k in range(8))
-
-
-@pytest.mark.parametrize("source", SOURCES)
-def test_words_are_addressed_by_coordinate(source: Any) -> None:
-    block = source().draw(20_001)
-    whole = block.primary(0, 20_001)
-    assert whole.dtype == np.uint16
-    for start, count in ((0, 1), (1, 9), (7, 300), (4095, 4099), (333, 19_668), (20_001, 0)):
-        np.testing.assert_array_equal(block.primary(start, count), whole[start : start + count])
-
-
-@pytest.mark.parametrize("source", SOURCES)
-def test_ties_are_addressed_by_coordinate(source: Any) -> None:
-    block = source().draw(1000)
-    whole = block.ties(np.arange(1000))
-    assert whole.dtype == np.uint64
-    assert np.unique(whole).size == 1000
-    chosen = np.array([999, 0, 1, 0, 500])
-    np.testing.assert_array_equal(block.ties(chosen), whole[chosen])
-    assert block.ties(np.empty(0, np.int64)).size == 0
-
-
-@pytest.mark.parametrize("source", SOURCES)
-def test_threads_may_share_a_block(source: Any) -> None:
-    block = source().draw(1 << 12)
-    indices = np.arange(1 << 12)
-
-    def read(_: int) -> bytes:
-        words = (block.ties(indices), block.primary(0, 1 << 12), block.uniform64(0, 0, 1 << 12))
-        return b"".join(array.tobytes() for array in words)
-
-    with ThreadPoolExecutor(4) as pool:
-        assert len(set(pool.map(read, range(12)))) == 1
-
-
-@pytest.mark.parametrize("source", SOURCES)
-def test_streams_are_distinct_and_addressed(source: Any) -> None:
-    block = source().draw(64)
-    streams = [block.uniform64(k, 0, 64) for k in range(3)]
-    streams += [block.ties(np.arange(64)), block.primary(0, 64).astype(np.uint64)]
-    assert np.unique(np.concatenate(streams[:4])).size == 4 * 64
-    for start in (0, 1, 3, 17):
-        np.testing.assert_array_equal(block.uniform64(1, start, 40), streams[1][start : start + 40])
-    raw = {stream.tobytes()[:16] for stream in streams}
-    assert len(raw) == 5
-
-
-@pytest.mark.parametrize("source", SOURCES)
-def test_two_draws_share_nothing(source: Any) -> None:
-    rng = source()
-    first, second = rng.draw(4096), rng.draw(4096)
-    assert np.mean(first.primary(0, 4096) == second.primary(0, 4096)) < 0.01
-    assert not np.intersect1d(first.ties(np.arange(4096)), second.ties(np.arange(4096))).size
-    assert not np.intersect1d(first.uniform64(0, 0, 4096), second.uniform64(0, 0, 4096)).size
-
-
-@pytest.mark.parametrize(
-    ("rounds", "text"),
-    [
-        # RFC 8439, appendix A.1, vector 1; draft-strombergson, TC1
-        (20, "76b8e0ada0f13d90405d6ae55386bd28bdd219b8a08ded1aa836efcc8b770dc7"),
-        (12, "9bf49a6a0755f953811fce125f2683d50429c3bb49e074147e0089a52eae155f"),
-    ],
+every_source = pytest.mark.parametrize(
+    "source", [secure_rng, lambda: seeded_rng(2**200 + 3), FixedKey], ids=["secure", "seed", "key"]
 )
-def test_chacha_of_the_zero_key(rounds: int, text: str) -> None:
-    block = chacha_blocks(start_state(bytes(32)), np.array([0]), rounds)[:, 0]
-    assert block.astype("<u4").tobytes().hex().startswith(text)
+PUBLISHED = {
+    "draft-strombergson, 128 bits, test case 1": (
+        20,
+        "00" * 16,
+        "00" * 8,
+        "89670952608364fd00b2f90936f031c8e756e15dba04b8493d00429259b20f46"
+        "cc04f111246b6c2ce066be3bfb32d9aa0fddfbc12123d4b9e44f34dca05a103f",
+    ),
+    "draft-strombergson, 128 bits, test case 8": (
+        20,
+        "c46ec1b18ce8a878725a37e780dfb735",
+        "1ada31d5cf688221",
+        "826abdd84460e2e9349f0ef4af5b179b426e4b2d109a9c5bb44000ae51bea90a"
+        "496beeef62a76850ff3f0402c4ddc99f6db07f151c1c0dfac2e56565d6289625",
+    ),
+    "draft-strombergson, 256 bits, 12 rounds, test case 1": (
+        12,
+        "00" * 32,
+        "00" * 8,
+        "9bf49a6a0755f953811fce125f2683d50429c3bb49e074147e0089a52eae155f",
+    ),
+}
 
 
-def test_chacha_counts_blocks_in_64_bits() -> None:
+def keystream(state: Any, blocks: int, rounds: int = 20) -> bytes:
+    return chacha_blocks(state, np.arange(blocks), rounds).T.astype("<u4").tobytes()
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_published_keystreams(name: str) -> None:
+    rounds, key, nonce, text = PUBLISHED[name]
+    state = start_state(bytes.fromhex(key), bytes.fromhex(nonce))
+    assert keystream(state, 1, rounds).hex().startswith(text)
+
+
+def test_keys_of_256_bits_are_those_of_another_implementation() -> None:
+    ciphers = pytest.importorskip("cryptography.hazmat.primitives.ciphers")
+    key, nonce = bytes(range(7, 39)), bytes(range(8))
+    cipher = ciphers.Cipher(ciphers.algorithms.ChaCha20(key, bytes(8) + nonce), None)
+    assert keystream(start_state(key, nonce), 40) == cipher.encryptor().update(bytes(64 * 40))
+
+
+def test_blocks_are_counted_in_64_bits() -> None:
+    first, second = start_state(bytes(16)), start_state(bytes(16))
+    first[12] = 0xFFFFFFFE
+    second[13] = 1
+    later = chacha_blocks(first, np.arange(2, 5))
+    np.testing.assert_array_equal(later, chacha_blocks(second, np.arange(3)))
     far = chacha_blocks(start_state(bytes(32)), np.array([2**32, 2**32 + 1, 0, 1]), 12)
     assert len({row.tobytes() for row in far.T}) == 4
 
 
-def test_a_stream_is_chacha_with_its_number_as_nonce(monkeypatch: pytest.MonkeyPatch) -> None:
-    block = ChaChaBlock(10, KEY)
-    # Mechanisms that try again and again ask for streams far beyond 64.
-    for stream in (0, 1, 64, 2**24, 2**32):
-        nonce = (2 + stream).to_bytes(8, "little")
-        state = start_state(np.array(KEY, "<u4").tobytes(), nonce)
-        octets = chacha_blocks(state, np.arange(100), 12).T.astype("<u4").tobytes()
+@every_source
+def test_words_are_addressed_by_coordinate(source: Any) -> None:
+    """Threads that read at the same time see the same words."""
+    block = source().draw(20_001)
+    primary, ties = block.primary(0, 20_001), block.ties(np.arange(20_001))
+    stream = block.uniform64(1, 0, 20_001)
+
+    def read(start: int, count: int) -> bool:
+        some = slice(start, start + count)
+        backwards = np.arange(20_001)[some][::-1]
+        return (
+            np.array_equal(block.primary(start, count), primary[some])
+            and np.array_equal(block.ties(backwards), ties[backwards])
+            and np.array_equal(block.uniform64(1, start, count), stream[some])
+        )
+
+    starts, counts = (0, 1, 3, 7, 4095, 333, 20_001), (1, 9, 40, 300, 4099, 19_668, 0)
+    with ThreadPoolExecutor(4) as pool:
+        assert all(pool.map(read, starts * 4, counts * 4))
+    assert (primary.dtype, ties.dtype, stream.dtype) == (np.uint16, np.uint64, np.uint64)
+
+
+@every_source
+def test_no_word_is_used_twice(source: Any) -> None:
+    """Not by two coordinates, two streams or two draws. Pairs of neighbouring primary words are
+    the 32-bit words: with 8,192 of them, about 0.008 repeats are expected.
+    """
+    rng, size, several = source(), 1 << 14, np.arange(1 << 12)
+    draws = [rng.draw(size) for _ in range(1 if source is FixedKey else 2)]
+    primary = [block.primary(0, size).view(np.uint32) for block in draws]
+    words = [block.ties(several) for block in draws]
+    words += [block.uniform64(stream, 0, 1 << 12) for block in draws for stream in (0, 1, 2**32)]
+    words += [block.primary(0, size).view(np.uint64) for block in draws]
+    for some in (np.concatenate(primary), np.concatenate(words)):
+        assert np.unique(some).size > some.size - 5
+
+
+@pytest.mark.parametrize("stream", [0, 1, 64, 2**24, 2**32])
+def test_a_stream_is_chacha_with_its_number_as_nonce(
+    monkeypatch: pytest.MonkeyPatch, stream: int
+) -> None:
+    """With the C library and without; mechanisms that try again ask for streams far beyond 64."""
+    block = FixedKey().draw(10)
+    state = start_state(np.array(block.key, "<u4").tobytes(), (2 + stream).to_bytes(8, "little"))
+    octets = keystream(state, 100, 12)
+    for library in (module._library(), None):
+        monkeypatch.setattr(module, "_library", lambda library=library: library)
         for start, count in ((0, 800), (5, 32), (131, 17), (7, 0)):
-            found = block.uniform64(stream, start, count)
-            assert found.astype("<u8").tobytes() == octets[8 * start : 8 * (start + count)]
-            with monkeypatch.context() as patch:  # without a C library
-                patch.setattr(module, "_library", lambda: None)
-                np.testing.assert_array_equal(block.uniform64(stream, start, count), found)
+            found = block.uniform64(stream, start, count).astype("<u8").tobytes()
+            assert found == octets[8 * start : 8 * (start + count)]
 
 
-def test_no_word_of_a_key_is_used_twice() -> None:
-    """Pairs of neighbouring primary words are the 32-bit words: with 8,192 of them, repeats mean
-    reuse.
-    """
-    block = ChaChaBlock(1 << 14, KEY)
-    words = block.primary(0, 1 << 14).view(np.uint32)
-    ties = block.ties(np.arange(1 << 12))
-    own = block.uniform64(0, 0, 1 << 12)
-    assert np.unique(words).size > words.size - 5  # about 0.008 repeats are expected
-    assert np.unique(ties).size == ties.size
-    assert np.intersect1d(own, ties).size == 0
+@every_source
+def test_reading_outside_a_draw_is_refused(source: Any) -> None:
+    block = source().draw(10)
+    for start, count in ((-1, 2), (0, 11), (11, 0), (5, -1)):
+        with refuses("range of coordinates"):
+            block.primary(start, count)
+    for index in (-1, 10):
+        with refuses("range of coordinates"):
+            block.ties(np.array([index]))
+    for stream in (-1, 2**32 + 1, 1.5):
+        with refuses("stream"):
+            block.uniform64(stream, 0, 1)
+    with refuses("start"):
+        block.uniform64(0, 2**61, 1)
 
 
-def test_bits_are_balanced() -> None:
-    """Each of the 16 bits of 2^18 words within 7 standard deviations of a half: false alarm
-    below 1e-10.
-    """
-    words = ChaChaBlock(1 << 18, KEY).primary(0, 1 << 18)
-    for bit in range(16):
-        ones = int(((words >> np.uint16(bit)) & np.uint16(1)).sum())
-        assert abs(ones - 2**17) < 7 * 2**8
-
-
-def test_reading_outside_a_draw_is_refused() -> None:
-    for rng in (secure_rng(), seeded_rng(0)):
-        block = rng.draw(10)
-        for start, count in ((-1, 2), (0, 11), (11, 0), (5, -1)):
-            with refuses("range of coordinates"):
-                block.primary(start, count)
-        for index in (-1, 10):
-            with refuses("range of coordinates"):
-                block.ties(np.array([index]))
-        for stream in (-1, 2**32 + 1, 1.5):
-            with refuses("stream"):
-                block.uniform64(stream, 0, 1)  # type: ignore[arg-type]
-        with refuses("start"):
-            block.uniform64(0, 2**61, 1)
-        with refuses("count"):
-            rng.draw(-1)
+def test_draws_and_seeds_are_whole_numbers() -> None:
+    with refuses("count"):
+        secure_rng().draw(-1)
+    for bad in (-1, 0.5, True, "3", None):
+        with refuses("seed"):
+            seeded_rng(bad)  # type: ignore[arg-type]
 
 
 def test_seeds_reproduce_and_differ() -> None:
@@ -161,18 +153,12 @@ def test_seeds_reproduce_and_differ() -> None:
         rng = seeded_rng(seed)
         rng.draw(5)
         block = rng.draw(50)
-        return (
-            block.primary(0, 50).tobytes()
-            + block.ties(np.arange(50)).tobytes()
-            + block.uniform64(4, 0, 5).tobytes()
-        )
+        words = (block.primary(0, 50), block.ties(np.arange(50)), block.uniform64(4, 0, 5))
+        return b"".join(array.tobytes() for array in words)
 
     seeds = [0, 1, 2**32, 2**64 + 1, 2**300]
     assert [read(seed) for seed in seeds] == [read(seed) for seed in seeds]
     assert len({read(seed) for seed in seeds}) == len(seeds)
-    for bad in (-1, 0.5, True, "3", None):
-        with refuses("seed"):
-            seeded_rng(bad)  # type: ignore[arg-type]
 
 
 def test_seeded_words_are_pinned() -> None:
@@ -192,40 +178,25 @@ def test_a_repr_says_whether_words_are_private_and_leaks_no_key() -> None:
 
 def _draw_into(rng: RandomBits, pipe: Any) -> None:
     pipe.send_bytes(rng.draw(64).primary(0, 64).tobytes())
-    pipe.close()
 
 
 def test_a_fork_does_not_repeat_words() -> None:
-    rng = secure_rng()
+    """Nor do two children of the same process."""
+    rng, context = secure_rng(), multiprocessing.get_context("fork")
     rng.draw(64)
-    read_end, write_end = os.pipe()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)
-        child = os.fork()
-    if child == 0:
-        os.write(write_end, rng.draw(64).primary(0, 64).tobytes())
-        os._exit(0)
-    os.close(write_end)
-    mine = rng.draw(64).primary(0, 64).tobytes()
-    theirs = os.read(read_end, 4096)
-    os.close(read_end)
-    assert os.waitpid(child, 0)[1] == 0
-    assert len(theirs) == 128
-    assert theirs != mine
-
-
-def test_processes_of_a_pool_do_not_share_words() -> None:
-    rng, context, seen = secure_rng(), multiprocessing.get_context("fork"), set()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)
-        for _ in range(3):
-            near, far = context.Pipe(duplex=False)
-            process = context.Process(target=_draw_into, args=(rng, far))
+    near, far = context.Pipe(duplex=False)
+    seen = set()
+    for _ in range(3):
+        process = context.Process(target=_draw_into, args=(rng, far))
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)
             process.start()
-            seen.add(near.recv_bytes())
-            process.join()
-            assert process.exitcode == 0
-    assert len(seen) == 3
+        seen.add(near.recv_bytes())
+        process.join()
+        assert process.exitcode == 0
+    _draw_into(rng, far)
+    seen.add(near.recv_bytes())
+    assert len(seen) == 4
 
 
 def test_words_need_no_torch() -> None:

@@ -1,7 +1,8 @@
-"""The uplink, from updates to their mean."""
+"""The uplink, from updates to their mean, and the clip beside its mechanism."""
 
 from __future__ import annotations
 
+import math
 import subprocess
 import sys
 from typing import Any
@@ -9,42 +10,26 @@ from typing import Any
 import numpy as np
 import pytest
 
-import quietbit
-from core.mechanism.makers import LIBRARY, MECHANISMS, WIDTH, CountingWords, table, update
-from path import many, width
+from core.mechanism.makers import MECHANISMS, WIDTH, CountingWords, table, update
+from quietbit import Ball, Gaussian, InterpolatedMVU, InvalidPayload, Uplink, calibrate, seeded_rng
 from quietbit.errors import InvalidParameter
-from quietbit.kernel.rng import seeded_rng
-from quietbit.mechanism.additive import Gaussian
-from quietbit.mechanism.ball import Ball, Norm
-from quietbit.mechanism.interpolated import InterpolatedMVU
+from quietbit.mechanism.registry import build, describe, noted, noted_identity
+from quietbit.mechanism.scouts import Scouted
 from quietbit.privacy.cost import sample_share
 from quietbit.target import Adjacency, Unit
-from quietbit.wire.uplink import Uplink
 from refusals import refuses
 
 torch = pytest.importorskip("torch")
-
-
-@pytest.fixture(params=LIBRARY.values(), ids=LIBRARY.keys())
-def mechanism(request: pytest.FixtureRequest) -> Any:
-    return request.param
-
-
-def test_a_payload_is_bytes_of_the_promised_size(mechanism: Any) -> None:
-    payload = Uplink(mechanism).send(update(mechanism.ball))
-    assert isinstance(payload, bytes)
-    assert len(payload) == -(-width(mechanism) * many(mechanism) // 8) + (
-        64 if mechanism.layout.bits else 56
-    )
+ONE_BIT = MECHANISMS["imvu one bit l2"]
 
 
 def test_threads_change_no_byte() -> None:
     dimension = 600_003
+    vector = np.random.default_rng(0).standard_normal(dimension, dtype=np.float32)
     for bits in (1, 3):
-        mechanism = InterpolatedMVU(table(5, bits, 2.0), Ball(Norm.L2, dimension))
-        vector = np.random.default_rng(0).standard_normal(dimension, dtype=np.float32)
+        mechanism = InterpolatedMVU(table(5, bits, 2.0), Ball("l2", dimension))
         one, two = Uplink(mechanism), Uplink(mechanism, threads=2)
-        payloads = [one.send(vector, seeded_rng(seed)) for seed in range(3)]
+        payloads = [one.send(vector, seeded_rng(seed)) for seed in range(2)]
         assert payloads[0] == two.send(vector, seeded_rng(0))
         assert np.array_equal(one.receive(payloads), two.receive(payloads))
 
@@ -53,57 +38,55 @@ def test_a_tree_is_clipped_under_one_norm_and_restored() -> None:
     mechanism = MECHANISMS["imvu three bits five levels"]
     flat = 3 * update(mechanism.ball).astype(np.float32)
     tree = {
-        "head": {"weight": torch.from_numpy(flat[:20].copy()).reshape(4, 5), "bias": flat[20:24]},
-        "body": [flat[24:40].reshape(2, 8), (flat[40:],)],
+        "head": {"weight": torch.from_numpy(flat[47:].copy()).reshape(4, 5), "bias": flat[43:47]},
+        "body": [flat[:16].reshape(2, 8), (flat[16:43],)],
     }
-    order = np.concatenate([flat[24:40], flat[40:], flat[20:24], flat[:20]])  # by sorted keys
     uplink = Uplink(mechanism, like=tree)
     payload = uplink.send(tree, seeded_rng(4))
-    assert payload == Uplink(mechanism).send(order, seeded_rng(4))
-    mean = Uplink(mechanism).receive([payload])
+    assert payload == Uplink(mechanism).send(flat, seeded_rng(4))  # by sorted keys
+    mean = Uplink(mechanism).receive([payload]).astype(np.float32)
     found = uplink.receive([payload])
-    assert found["head"]["weight"].dtype == torch.float32
-    assert np.array_equal(
-        found["head"]["weight"].numpy(), mean[47:].astype(np.float32).reshape(4, 5)
-    )
-    assert np.array_equal(found["head"]["bias"], mean[43:47].astype(np.float32))
-    assert np.array_equal(found["body"][0], mean[:16].astype(np.float32).reshape(2, 8))
-    assert np.array_equal(found["body"][1][0], mean[16:43].astype(np.float32))
+    weight = found["head"]["weight"]
+    assert weight.dtype == torch.float32
+    assert np.array_equal(weight.numpy(), mean[47:].reshape(4, 5))
+    assert np.array_equal(found["head"]["bias"], mean[43:47])
+    assert np.array_equal(found["body"][0], mean[:16].reshape(2, 8))
+    assert np.array_equal(found["body"][1][0], mean[16:43])
 
 
 @pytest.mark.parametrize("kind", ["float16", "bfloat16", "float32", "float64"])
 def test_every_float_type_is_sent_and_restored(kind: str) -> None:
-    mechanism = MECHANISMS["imvu one bit l2"]
-    vector = torch.from_numpy(update(mechanism.ball)).to(getattr(torch, kind))
-    exact = vector.to(torch.float64).numpy()
-    payload = Uplink(mechanism, like=vector).send(vector, seeded_rng(1))
-    assert payload == Uplink(mechanism).send(exact, seeded_rng(1))
-    assert Uplink(mechanism, like=vector).receive([payload]).dtype == vector.dtype
+    vector = torch.from_numpy(update(ONE_BIT.ball)).to(getattr(torch, kind))
+    uplink = Uplink(ONE_BIT, like=vector)
+    payload = uplink.send(vector, seeded_rng(1))
+    assert payload == Uplink(ONE_BIT).send(vector.to(torch.float64).numpy(), seeded_rng(1))
+    assert uplink.receive([payload]).dtype == vector.dtype
 
 
 def test_nothing_is_drawn_for_an_update_of_another_structure() -> None:
-    mechanism = MECHANISMS["imvu one bit l2"]
-    good, rng = update(mechanism.ball), CountingWords()
-    for bad in ({"a": None}, np.float64(1.0)):
+    good, rng = update(ONE_BIT.ball), CountingWords()
+    for like, bad in ((None, {"a": None}), (None, np.float64(1.0)), (good.reshape(1, -1), good)):
         with pytest.raises(InvalidParameter):
-            Uplink(mechanism).send(bad, rng)
-    with pytest.raises(InvalidParameter):
-        Uplink(mechanism, like=good.reshape(1, -1)).send(good, rng)
+            Uplink(ONE_BIT, like=like).send(bad, rng)
     assert rng.draws == 0
 
 
 @pytest.mark.parametrize(
-    ("arguments", "name", "value"),
+    ("arguments", "name"),
     [
-        ({"mechanism": "imvu"}, "mechanism", "str"),
-        ({"like": np.zeros(3)}, "number of entries of `like`", 3),
-        ({"threads": 0}, "threads", 0),
-        ({"max_payloads": 0}, "max_payloads", 0),
-        ({"max_payloads": 2**31}, "max_payloads", 2**31),
+        ({"mechanism": "imvu"}, "mechanism"),
+        ({"like": np.zeros(3)}, "number of entries of `like`"),
+        ({"threads": 0}, "threads"),
+        ({"max_payloads": 0}, "max_payloads"),
+        ({"max_payloads": 2**31}, "max_payloads"),
+        *(
+            ({"clip": clip}, "clip")
+            for clip in (0, -1.0, math.nan, math.inf, 1e28, 1e-28, True, "1", None)
+        ),
     ],
 )
-def test_impossible_uplinks_are_refused(arguments: dict[str, Any], name: str, value: Any) -> None:
-    with refuses(name, value):
+def test_impossible_uplinks_are_refused(arguments: dict[str, Any], name: str) -> None:
+    with refuses(name):
         Uplink(**({"mechanism": MECHANISMS["gaussian"]} | arguments))
 
 
@@ -113,20 +96,58 @@ def test_a_structure_that_is_not_trainable_is_refused() -> None:
 
 
 def test_a_repr_shows_no_update() -> None:
-    mechanism = MECHANISMS["gaussian"]
-    assert "123.456" not in repr(Uplink(mechanism, like=np.full(WIDTH, 123.456)))
+    assert "123.456" not in repr(Uplink(MECHANISMS["gaussian"], like=np.full(WIDTH, 123.456)))
+
+
+ATTACKS = {
+    "zero": np.zeros(WIDTH),
+    "one entry": 1e300 * np.eye(1, WIDTH)[0],
+    "all": np.full(WIDTH, -1e30),
+    "floats near their end": np.full(WIDTH, 3e38, dtype=np.float32),
+    "hardly there": np.full(WIDTH, 5e-324),
+    "short floats": np.full(WIDTH, 6e4, dtype=np.float16),
+    "all sizes": np.logspace(-300, 300, WIDTH),
+}
+
+
+@pytest.mark.parametrize("attack", ATTACKS)
+@pytest.mark.parametrize("clip", [1e-27, 1e-20, 0.7, 1.0, 1e20, 1e27])
+def test_whatever_is_sent_is_within_the_clip(attack: str, clip: float) -> None:
+    """Noise of a millionth shows the released vector: in clips, at any clip."""
+    channel = Uplink(Gaussian(Ball("l2", WIDTH), 1e-6), clip=clip)
+    found = channel.receive([channel.send(ATTACKS[attack], seeded_rng(1))]) / clip
+    assert np.linalg.norm(found) <= 1 + 1e-4
+    if attack in ("all", "floats near their end", "short floats") and clip <= 1e4:
+        assert np.linalg.norm(found) >= 0.999
+
+
+@pytest.mark.parametrize("name", MECHANISMS)
+def test_a_ball_with_a_radius_is_refused_and_noted_ones_are_read(name: str) -> None:
+    mechanism = MECHANISMS[name]
+    old = describe(mechanism, 0.7)
+    with pytest.raises(InvalidParameter, match="the clip goes beside the mechanism"):
+        build(old)
+    if type(mechanism.core).__module__.startswith("quietbit."):
+        assert noted(old) == mechanism
+    else:
+        with refuses("ball of the mechanism"):
+            noted(old)
+
+
+def test_a_clip_that_moved_is_read_from_ledgers_of_earlier_versions() -> None:
+    moved = {"kind": "Watched", "inner": describe(ONE_BIT, 2.0), "clip": 2.0}
+    assert noted(moved) == ONE_BIT
+    assert noted({**moved, "every": 20, "truth": 0.3}) == Scouted(ONE_BIT, 20, 0.3)
+    assert len(noted_identity(moved)) == 64
+    with pytest.raises(InvalidParameter):
+        build(moved)
 
 
 MEMORY = """
-import resource, sys
+import resource
 import numpy as np
-from quietbit.target import Adjacency, Unit
-from quietbit.privacy.cost import sample_share
-from quietbit.wire.uplink import Uplink
-from quietbit.mechanism.interpolated import InterpolatedMVU
-from quietbit.mechanism.ball import Ball
-from quietbit.design.table import DesignSpec
-from quietbit.design.table import Design
+from quietbit import Ball, InterpolatedMVU, Uplink
+from quietbit.design.table import Design, DesignSpec
 d = 2**25
 design = Design(DesignSpec(2, 1, 1.0), np.array([[0.75, 0.25], [0.25, 0.75]]), np.array([0.0, 1.0]))
 Uplink(InterpolatedMVU(design, Ball("l2", 10))).send(np.ones(10, np.float32))
@@ -149,43 +170,34 @@ def test_sending_takes_the_payload_and_little_more() -> None:
 @pytest.mark.parametrize("kind", ["float16", "bfloat16"])
 def test_half_precision_is_refused_where_samples_are_protected(kind: str) -> None:
     """Means of 10,000 gradients that differ in one lie further apart after rounding to 11 bits."""
-    mechanism = Gaussian(Ball(Norm.L2, 64), 1.0)
-    middle = np.full(
-        64, 0.1 + 2.0**-15 - (0.1 - float(np.float16(0.1)))
-    )  # between two numbers of 11 bits
-    mean, other = middle - 1e-9, middle + 1e-9
-    moved = np.linalg.norm(
-        mean.astype(np.float16).astype(float) - other.astype(np.float16).astype(float)
-    )
-    assert moved > sample_share(Adjacency.REPLACE_ONE, 10_000)  # what the price counts with
+    mechanism = Gaussian(Ball("l2", 64), 1.0)
+    # Between two numbers of 11 bits.
+    middle = np.full(64, 0.1 + 2.0**-15 - (0.1 - float(np.float16(0.1))))
+    mean, other = ((middle + step).astype(np.float16).astype(float) for step in (-1e-9, 1e-9))
+    # What the price counts with.
+    assert np.linalg.norm(mean - other) > sample_share(Adjacency.REPLACE_ONE, 10_000)
+    half = torch.from_numpy(middle).to(getattr(torch, kind))
     protected = Uplink(mechanism, unit=Unit.SAMPLE)
-    half = mean.astype(np.float16)
-    if kind == "bfloat16":
-        half = torch.from_numpy(mean).to(torch.bfloat16)
-    with refuses("type of the update", "half precision"):
-        protected.send(half)
-    with refuses("type of the update", "half precision"):
-        protected.send([mean[:32].astype(np.float32), half[32:]])
-    assert protected.send(mean.astype(np.float32))
+    for refused in (half, [middle[:32].astype(np.float32), half[32:]]):
+        with refuses("type of the update", "half precision"):
+            protected.send(refused)
+    assert protected.send(middle.astype(np.float32))
     assert Uplink(mechanism).send(half)
 
 
-def test_one_payload_for_many_and_a_payload_of_another_mechanism_are_named():
-    ball = quietbit.Ball("l2", 100)
-    target = {"ball": ball, "epsilon": 4.0, "delta": 1e-5, "adjacency": "zero-out"}
-    vector, one_bit = (
-        quietbit.Uplink(quietbit.calibrate(name, **target).mechanism) for name in ("vmvu", "imvu")
-    )
+def test_one_payload_for_many_and_a_payload_of_another_mechanism_are_named() -> None:
+    target = {"ball": Ball("l2", 100), "epsilon": 4.0, "delta": 1e-5, "adjacency": "zero-out"}
+    vector, one_bit = (Uplink(calibrate(name, **target).mechanism) for name in ("vmvu", "imvu"))
     payload = one_bit.send(np.zeros(100))
     for wrong in (payload, 3):
         with refuses("payloads", type(wrong).__name__):
             one_bit.receive(wrong)
     for own, other in ((vector, payload), (one_bit, vector.send(np.zeros(100)))):
-        with pytest.raises(quietbit.InvalidPayload, match="mechanism"):
+        with pytest.raises(InvalidPayload, match="mechanism"):
             own.receive([other])
 
 
-def test_an_epsilon_near_zero_is_refused_with_the_least():
-    target = {"ball": quietbit.Ball("l2", 100), "delta": 1e-5, "adjacency": "replace-one"}
+def test_an_epsilon_near_zero_is_refused_with_the_least() -> None:
+    target = {"ball": Ball("l2", 100), "delta": 1e-5, "adjacency": "replace-one"}
     with refuses("epsilon", 1e-6):
-        quietbit.calibrate("vmvu", epsilon=1e-6, **target)
+        calibrate("vmvu", epsilon=1e-6, **target)
