@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import mpmath as mp
@@ -147,3 +148,52 @@ def product_law(laws: list[list[mp.mpf]]) -> list[mp.mpf]:
     """The joint law of independent symbols, all outcomes enumerated."""
     with mp.workdps(DIGITS):
         return [mp.fprod(choice) for choice in itertools.product(*laws)]
+
+
+def exact_delta(*releases: tuple[Sequence[float], Sequence[float], int]) -> Callable[..., mp.mpf]:
+    """delta(epsilon) of releases (masses of P, masses of Q, how often), all outputs enumerated to
+    60 digits.
+
+    Outputs of equal releases are counted by how often each symbol occurs.
+    """
+    with mp.workdps(DIGITS):
+        outputs = [(mp.mpf(1), mp.mpf(1))]
+        for first, second, times in releases:
+            kinds = _kinds(_exact(first), _exact(second), times)
+            outputs = [(a * p, b * q) for a, b in outputs for p, q in kinds]
+
+    def delta(epsilon: float) -> mp.mpf:
+        with mp.workdps(DIGITS):
+            factor = mp.exp(mp.mpf(epsilon))
+            return mp.fsum(max(p - factor * q, mp.mpf(0)) for p, q in outputs)
+
+    return delta
+
+
+def _exact(masses: Sequence[float]) -> list[mp.mpf]:
+    return [mass if isinstance(mass, mp.mpf) else mp.mpf(float(mass)) for mass in masses]
+
+
+def _kinds(p: list[mp.mpf], q: list[mp.mpf], times: int) -> list[tuple[mp.mpf, mp.mpf]]:
+    """The masses of both laws of every multiset of outputs."""
+    kinds = []
+    for outputs in itertools.combinations_with_replacement(range(len(p)), times):
+        counts = [outputs.count(symbol) for symbol in range(len(p))]
+        ways = mp.factorial(times) / mp.fprod(mp.factorial(count) for count in counts)
+        laws = (mp.fprod(map(mp.power, law, counts)) for law in (p, q))
+        kinds.append(tuple(ways * mass for mass in laws))
+    return kinds
+
+
+def response(epsilon: float) -> tuple[list[mp.mpf], list[mp.mpf]]:
+    """Both laws of randomised response."""
+    with mp.workdps(DIGITS):
+        truth = 1 / (1 + mp.exp(-mp.mpf(epsilon)))
+        return [truth, 1 - truth], [1 - truth, truth]
+
+
+def gaussian_delta(epsilon: Any, slope: Any) -> mp.mpf:
+    """Balle and Wang (2018), Theorem 8, to 60 digits; ``slope``: mu^2 / 2."""
+    with mp.workdps(DIGITS):
+        mu, eps = mp.sqrt(2 * mp.mpf(slope)), mp.mpf(epsilon)
+        return mp.ncdf(mu / 2 - eps / mu) - mp.exp(eps) * mp.ncdf(-mu / 2 - eps / mu)

@@ -1,11 +1,16 @@
+"""Sums of bits: laws and moments against 60 digits, the worst pair of inputs, and refusals;
+`core/exact/test_privacy_aggregate.py` holds whole accounts against brute force.
+"""
+
 from __future__ import annotations
 
 import math
 
-import mpmath
+import mpmath as mp
 import numpy as np
 import pytest
 
+from core.exact.privacy_kit import DIGITS
 from quietbit.design.solve import closed_design
 from quietbit.design.table import DesignSpec
 from quietbit.privacy.aggregate import AggregateConstant, aggregate_cost
@@ -15,44 +20,43 @@ from quietbit.privacy.cost import Cost
 from quietbit.target import Adjacency
 from refusals import refuses
 
+ZERO, REPLACE = Adjacency.ZERO_OUT, Adjacency.REPLACE_ONE
 DESIGN = closed_design(DesignSpec(2, 1, 1.0))
+WIDE = closed_design(DesignSpec(2, 2, 1.0))
 
 
-def test_curve_scales_with_the_squared_distance_and_composes() -> None:
-    near, far = (
-        aggregate_cost(DESIGN, distance, 200, Adjacency.ZERO_OUT) for distance in (0.25, 0.5)
-    )
+def test_curve_scales_with_the_squared_distance_and_is_nearly_a_gaussians() -> None:
+    near, far = (aggregate_cost(DESIGN, distance, 1000, ZERO) for distance in (0.25, 0.5))
     assert far.rdp(3.0) == pytest.approx(4 * near.rdp(3.0))
-    assert (far * 3).rdp(3.0) == pytest.approx(3 * far.rdp(3.0))
-    assert far.pure_epsilon() == float("inf")
-
-
-def test_epsilon_is_close_to_a_gaussian_with_the_same_information() -> None:
-    curve = aggregate_cost(DESIGN, 0.5, 1000, Adjacency.ZERO_OUT) * 100
+    assert far.pure_epsilon() == math.inf
     ideal = Cost.linear(100 * 0.5**2 / 2 / 1000)  # one client's, over n
-    assert ideal.epsilon(1e-5) < curve.epsilon(1e-5) < 1.15 * ideal.epsilon(1e-5)
+    assert ideal.epsilon(1e-5) < (far * 100).epsilon(1e-5) < 1.15 * ideal.epsilon(1e-5)
 
 
-def test_refusals_name_the_value() -> None:
-    wide = closed_design(DesignSpec(2, 2, 1.0))
-    with refuses("output bits of the design", 2):
-        AggregateConstant(wide, 0, 1, 10, Adjacency.ZERO_OUT)
-    for clients in (1, 100_001, 2.5):
-        with refuses("clients", clients):
-            AggregateConstant(DESIGN, 0, 1, clients, Adjacency.ZERO_OUT)
-    with refuses("input range", (0.6, 1.0)):
-        AggregateConstant(DESIGN, 0.6, 1, 10, Adjacency.ZERO_OUT)
-    with refuses("alpha", 1.0):
-        AggregateConstant(DESIGN, 0, 1, 10, Adjacency.ZERO_OUT).upper(1.0)
+@pytest.mark.parametrize(
+    ("name", "value", "arguments"),
+    [
+        ("output bits of the design", 2, (WIDE, 0, 1, 10, ZERO)),
+        ("clients", 1, (DESIGN, 0, 1, 1, ZERO)),
+        ("clients", 100_001, (DESIGN, 0, 1, 100_001, ZERO)),
+        ("clients", 2.5, (DESIGN, 0, 1, 2.5, ZERO)),
+        ("input range", (0.6, 1.0), (DESIGN, 0.6, 1, 10, ZERO)),
+        ("input range", (1.0, 0.6), (DESIGN, 1, 0.6, 10, REPLACE)),
+    ],
+)
+def test_refusals_name_the_value(name: str, value: object, arguments: tuple) -> None:
+    with refuses(name, value):
+        AggregateConstant(*arguments)
 
 
 def test_an_asymmetric_range_is_covered_without_the_mirror() -> None:
-    one_sided = AggregateConstant(DESIGN, 0.4, 1.0, 20, Adjacency.REPLACE_ONE).upper(4.0)
-    both = AggregateConstant(DESIGN, 0.0, 1.0, 20, Adjacency.REPLACE_ONE).upper(4.0)
+    one_sided, both = (
+        AggregateConstant(DESIGN, low, 1.0, 20, REPLACE).upper(4.0) for low in (0.4, 0.0)
+    )
     assert one_sided <= both * (1 + 1e-9)
 
 
-@pytest.mark.parametrize("adjacency", list(Adjacency))
+@pytest.mark.parametrize("adjacency", Adjacency)
 @pytest.mark.parametrize("reach", [15.25, 16.0, 17.0])
 def test_symbols_rarer_than_a_samplers_error_hide_nobody(
     reach: float, adjacency: Adjacency
@@ -63,19 +67,13 @@ def test_symbols_rarer_than_a_samplers_error_hide_nobody(
         assert constant.upper(alpha) == pytest.approx(alpha / 2)
 
 
-def exact(many: int, p: float, others: int, r: float) -> list[mpmath.mpf]:
-    law = [mpmath.mpf(1)]
-    for count, chance in ((many, mpmath.mpf(p)), (others, mpmath.mpf(r))):
-        part = [
-            mpmath.binomial(count, i) * chance**i * (1 - chance) ** (count - i)
-            for i in range(count + 1)
-        ]
-        law = [
-            mpmath.fsum(
-                law[i] * part[s - i] for i in range(max(0, s - count), min(s, len(law) - 1) + 1)
-            )
-            for s in range(len(law) + count)
-        ]
+def law_of(*bits: tuple[int, float]) -> list[mp.mpf]:
+    """The law of a sum of independent bits, given as (how many, probability of a one)."""
+    law = [mp.mpf(1)]
+    for count, chance in bits:
+        p = mp.mpf(chance)
+        for _ in range(count):
+            law = [(1 - p) * a + p * b for a, b in zip([*law, 0], [0, *law], strict=True)]
     return law
 
 
@@ -83,17 +81,14 @@ def exact(many: int, p: float, others: int, r: float) -> list[mpmath.mpf]:
     ("many", "others", "reach"), [(0, 1, 150), (3, 9, 150), (60, 0, 20), (40, 80, 15), (90, 90, 60)]
 )
 def test_error_and_tail_are_upper_bounds(many: int, others: int, reach: float) -> None:
-    with mpmath.workdps(50):
-        law = exact(many, 0.73, others, 0.27)
-        found = bit_sum(many, 0.73, others, 0.27, reach)
-        assert found.size == many + others
-        for place, value in enumerate(found.law):
-            assert (
-                abs(mpmath.log(mpmath.mpf(float(value)) / law[found.first + place])) <= found.error
-            )
-        outside = mpmath.fsum(law[: found.first]) + mpmath.fsum(law[found.first + len(found.law) :])
-        assert outside <= found.tail
-        assert found.tail <= 1e-3 * np.exp(-reach / 2)
+    found = bit_sum(many, 0.73, others, 0.27, reach)
+    assert found.size == many + others
+    with mp.workdps(DIGITS):
+        law = law_of((many, 0.73), (others, 0.27))
+        inside = law[found.first : found.first + len(found.law)]
+        for value, exact in zip(found.law.tolist(), inside, strict=True):
+            assert abs(mp.log(value / exact)) <= found.error
+        assert 1 - mp.fsum(inside) <= found.tail <= 1e-3 * np.exp(-reach / 2)
 
 
 def test_many_bits_stay_in_a_narrow_window() -> None:
@@ -106,57 +101,41 @@ def test_many_bits_stay_in_a_narrow_window() -> None:
 
 NODES = np.linspace(0.3, 0.7, 5)
 LOSS = float(np.log(7 / 3))
+OTHERS = SumMoments.of([bit_sum(12, 0.7, 8, 0.3, 150.0)])
 
 
-def exact_qbar(law: list[mpmath.mpf], alpha: float, p: float, r: float) -> mpmath.mpf:
-    a, p, r = mpmath.mpf(alpha), mpmath.mpf(p), mpmath.mpf(r)
-    total = mpmath.mpf(0)
-    padded = [mpmath.mpf(0), *law, mpmath.mpf(0)]
-    for s in range(len(law) + 1):
-        q_0, q_1 = padded[s + 1], padded[s]
-        x, y = (1 - p) * q_0 + p * q_1, (1 - r) * q_0 + r * q_1
-        if p == r:
-            total += (q_1 - q_0) ** 2 / x
-        else:
-            total += (x**a * y ** (1 - a) - y - a * (x - y)) / (p - r) ** 2 / (a * (a - 1) / 2)
-    return total
+def exact_qbar(law: list[mp.mpf], alpha: float, p: float, r: float) -> mp.mpf:
+    before, after = [*law, mp.mpf(0)], [mp.mpf(0), *law]
+    x, y = ([(1 - c) * a + c * b for a, b in zip(before, after, strict=True)] for c in (p, r))
+    if p == r:
+        squares = [(b - a) ** 2 for a, b in zip(before, after, strict=True)]
+        return mp.fsum(square / mass for square, mass in zip(squares, x, strict=True))
+    moment = mp.fsum(a**alpha * b ** (1 - alpha) for a, b in zip(x, y, strict=True))
+    return (moment - 1) / (p - r) ** 2 / (alpha * (alpha - 1) / 2)
 
 
 @pytest.mark.parametrize("alpha", [1.0625, 2.0, 7.5])
 def test_dominates_the_exact_sum_closely(alpha: float) -> None:
-    stack = SumMoments.of([bit_sum(12, 0.7, 8, 0.3, 150.0)])
-    table = stack.table(alpha, NODES, NODES, LOSS)
-    rows = [
-        stack.table(alpha, NODES, NODES[2:3], LOSS)[:, 0],
-        stack.table(alpha, NODES[2:3], NODES, LOSS)[0],
-    ]
-    with mpmath.workdps(50):
-        law = [mpmath.mpf(1)]
-        for chance, count in ((0.7, 12), (0.3, 8)):
-            for _ in range(count):
-                c = mpmath.mpf(chance)
-                law = [
-                    (1 - c) * (law[s] if s < len(law) else 0) + c * (law[s - 1] if s else 0)
-                    for s in range(len(law) + 1)
-                ]
-        for i, p in enumerate(NODES):
-            for j, r in enumerate(NODES):
-                truth = float(exact_qbar(law, alpha, float(p), float(r)))
-                assert truth <= table[i, j] <= truth * (1 + 1e-8)
-        np.testing.assert_allclose(rows, [table[:, 2], table[2, :]], rtol=1e-9)
+    table = OTHERS.table(alpha, NODES, NODES, LOSS)
+    with mp.workdps(DIGITS):
+        law = law_of((12, 0.7), (8, 0.3))
+        points = [mp.mpf(p) for p in NODES.tolist()]
+        exact = [[float(exact_qbar(law, mp.mpf(alpha), p, r)) for r in points] for p in points]
+    assert np.all(exact <= table)
+    np.testing.assert_allclose(table, exact, rtol=1e-8)
+    row = OTHERS.table(alpha, NODES, NODES[2:3], LOSS)[:, 0]
+    np.testing.assert_allclose(row, table[:, 2], rtol=1e-9)
 
 
 @pytest.mark.parametrize("alpha", [1.3, 2.0, 3.0, 8.0])
 def test_is_convex_in_each_argument_and_log_convex_in_the_order(alpha: float) -> None:
-    stack = SumMoments.of([bit_sum(30, 0.7, 3, 0.3, 150.0)])
-    table = stack.table(alpha, *[np.linspace(0.3, 0.7, 21)] * 2, LOSS)
-    assert (np.diff(table, 2, axis=0) > -1e-7 * table.max()).all()
-    assert (np.diff(table, 2, axis=1) > -1e-7 * table.max()).all()
-    between = stack.table(alpha + 0.5, NODES, NODES, LOSS)
-    ends = stack.table(alpha, NODES, NODES, LOSS) + stack.table(alpha + 1, NODES, NODES, LOSS)
-    assert (between <= ends / 2 * (1 + 1e-12)).all()
-    product = stack.table(alpha, NODES, NODES, LOSS) * stack.table(alpha + 1, NODES, NODES, LOSS)
-    assert (between**2 <= product * (1 + 1e-9)).all()
+    fine = np.linspace(0.3, 0.7, 21)
+    low, between, high = (
+        OTHERS.table(order, fine, fine, LOSS) for order in (alpha, alpha + 0.5, alpha + 1)
+    )
+    for axis in (0, 1):
+        assert (np.diff(low, 2, axis=axis) > -1e-7 * low.max()).all()
+    assert (between**2 <= low * high * (1 + 1e-9)).all()
 
 
 def test_several_laws_give_the_largest() -> None:
@@ -166,35 +145,32 @@ def test_several_laws_give_the_largest() -> None:
     np.testing.assert_allclose(whole, np.maximum.reduce(single), rtol=1e-10)
 
 
-def brute(nodes: np.ndarray, q: float, centre: float | None) -> float:
+def brute(nodes: np.ndarray, q: float, others: np.ndarray) -> float:
+    """The supremum for Q that is the same everywhere, between points of two grids."""
     p = np.linspace(nodes[0], nodes[-1], 401)
-    r = p if centre is None else np.array([centre])
-    gap = np.subtract.outer(p, r)
-    distance = np.subtract.outer(np.log(p / (1 - p)), np.log(r / (1 - r)))
+    gap = np.subtract.outer(p, others)
+    distance = np.subtract.outer(np.log(p / (1 - p)), np.log(others / (1 - others)))
     keep = np.abs(gap) > 1e-9
-    return float((np.log1p(gap[keep] ** 2 * q) / distance[keep] ** 2).max())
+    found = float((np.log1p(gap[keep] ** 2 * q) / distance[keep] ** 2).max())
+    # The limit of equal inputs: Q (p (1 - p))^2 where that is largest.
+    middle = others[np.argmin(np.abs(others - 0.5))]
+    return max(found, float(q * (middle * (1 - middle)) ** 2))
 
 
 @pytest.mark.parametrize("q", [1e-4, 1.0, 300.0, 1e6])
 @pytest.mark.parametrize("ends", [(0.3, 0.7), (0.02, 0.4)])
 def test_is_the_supremum_for_a_flat_table(q: float, ends: tuple[float, float]) -> None:
     nodes = np.linspace(*ends, 9)
-    found = pair_supremum_upper(nodes, [(np.full((9, 9), q), 1.0)], math.inf, None)
-    assert brute(nodes, q, None) <= found <= 1.003 * max(brute(nodes, q, None), _local(nodes, q))
-    row = pair_supremum_upper(nodes, [(np.full((9, 9), q), 1.0)], math.inf, 4)
-    assert brute(nodes, q, float(nodes[4])) <= row <= found * (1 + 1e-9)
-
-
-def _local(nodes: np.ndarray, q: float) -> float:
-    """The limit of equal inputs: Q (p (1 - p))^2 where that is largest."""
-    p = min(max(0.5, nodes[0]), nodes[-1])
-    return float(q * (p * (1 - p)) ** 2)
+    tables = [(np.full((9, 9), q), 1.0)]
+    found = pair_supremum_upper(nodes, tables, math.inf, None)
+    exact = brute(nodes, q, np.linspace(*ends, 401))
+    assert exact <= found <= 1.003 * exact
+    row = pair_supremum_upper(nodes, tables, math.inf, 4)
+    assert brute(nodes, q, nodes[4:5]) <= row <= found * (1 + 1e-9)
 
 
 def test_a_table_with_holes_bounds_nothing() -> None:
     table = np.full((9, 9), 1.0)
     table[3, 4] = math.nan
-    assert (
-        pair_supremum_upper(np.linspace(0.3, 0.7, 9), [(table, 1.0)], math.inf, None, 2000)
-        == math.inf
-    )
+    nodes = np.linspace(0.3, 0.7, 9)
+    assert pair_supremum_upper(nodes, [(table, 1.0)], math.inf, None, 2000) == math.inf

@@ -1,105 +1,197 @@
+"""Laws of costs, over a table of every kind of release."""
+
+import itertools
 import math
+from fractions import Fraction
 
 import mpmath as mp
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from core.exact.privacy_kit import renyi, response
 from quietbit.errors import InvalidParameter
 from quietbit.privacy.cost import Cost, sampling_slack_upper
+from quietbit.target import Adjacency, Trust, Unit
 from refusals import refuses
 
-CURVES = [
-    Cost.pure(0.0),
-    Cost.pure(0.7),
-    Cost.linear(0.02),
-    Cost.gaussian(0.3),
-    Cost.gaussian(0.32, 0.3),
-    Cost.renyi(lambda alpha: 0.01 * alpha + 0.002),
-    Cost.renyi(lambda alpha: min(0.1, 0.01 * alpha), pure=0.1),
-    (Cost.pure(0.1) + Cost.gaussian(0.05)),
-    Cost.linear(0.02).with_slack(1e-6),
-    (Cost.pure(0.2) + Cost.linear(0.1)).with_slack(1e-6),
-]
+ZERO, REPLACE = Adjacency.ZERO_OUT, Adjacency.REPLACE_ONE
+FIRST, SECOND = np.array([0.5, 0.3, 0.2]), np.array([0.45, 0.45, 0.1])
+PAIR = Cost.from_masses(FIRST, SECOND)
+GAUSSIAN = Cost.gaussian(0.02)
+FUNCTION = Cost.renyi(lambda alpha: 0.01 * alpha + 0.002)
+
+RELEASES = {
+    "nothing": Cost.pure(0.0),
+    "pure": Cost.pure(0.7),
+    "a line": Cost.linear(0.02),
+    "a Gaussian": GAUSSIAN,
+    "a pair above its line": Cost.gaussian(0.32, 0.3),
+    "a product of bits": Cost.gaussian(0.011, 0.01, 0.05),
+    "a function of the order": FUNCTION,
+    "a function and a pure bound": Cost.renyi(lambda alpha: min(0.1, 0.01 * alpha), pure=0.1),
+    "finite losses": PAIR,
+    "finite losses, with a line": PAIR.tightened(Cost.linear(0.02)),
+    "either of two": PAIR.either(Cost.pure(0.1)),
+    "two releases": Cost.pure(0.1) + Cost.gaussian(0.05),
+    "slack": Cost.linear(0.02).with_slack(1e-6),
+    "slack around two": (Cost.pure(0.2) + Cost.linear(0.1)).with_slack(1e-6),
+    "lost mass": PAIR.with_lost(1e-9, Cost.pure(0.9)),
+}
+EVERY = pytest.mark.parametrize("name", RELEASES)
 
 
-@pytest.mark.parametrize("curve", CURVES, ids=range(len(CURVES)))
-def test_less_delta_costs_more_epsilon(curve):
-    assert curve.epsilon(1e-5) <= curve.epsilon(1e-9) <= curve.epsilon(0.0)
+@EVERY
+def test_less_delta_costs_more(name):
+    epsilons = [RELEASES[name].epsilon(delta) for delta in (1e-3, 1e-5, 1e-7, 0.0)]
+    assert epsilons == sorted(epsilons)
 
 
-@pytest.mark.parametrize("curve", CURVES, ids=range(len(CURVES)))
-@pytest.mark.parametrize("alpha", [1.01, 2.0, 77.5])
-def test_repeat_equals_composing(curve, alpha):
-    by_hand = curve
-    for _ in range(6):
-        by_hand = by_hand + curve
-    repeated = curve * 7
-    assert repeated.rdp(alpha) == pytest.approx(by_hand.rdp(alpha), rel=1e-12)
-    assert repeated.rdp(alpha) == pytest.approx(7 * curve.rdp(alpha), rel=1e-12)
-    assert repeated.rdp(alpha) >= 7 * curve.rdp(alpha) * (1 - 1e-15)
+@EVERY
+def test_repeating_is_adding_and_never_costs_less(name):
+    once = RELEASES[name]
+    by_hand = Cost()
+    for _ in range(7):
+        by_hand += once
+    repeated = once * 7
+    assert repeated == by_hand
+    assert (once * 0).epsilon(0.0) == 0
+    for alpha in (1.01, 2.0, 77.5):
+        assert repeated.rdp(alpha) == pytest.approx(7 * once.rdp(alpha), rel=1e-12)
+        assert repeated.rdp(alpha) >= 7 * once.rdp(alpha) * (1 - 1e-15)
     for delta in (0.0, 1e-5):
-        assert repeated.epsilon(delta) == pytest.approx(by_hand.epsilon(delta), rel=1e-9)
-    assert (curve * 0).epsilon(0.0) == 0
+        epsilons = [(once * times).epsilon(delta) for times in (1, 2, 7)]
+        assert epsilons == sorted(epsilons)
 
 
-@pytest.mark.parametrize("left", CURVES, ids=range(len(CURVES)))
-def test_composition_adds_and_commutes(left):
-    for right in CURVES:
-        one, two = (left + right), (right + left)
+@EVERY
+def test_composition_adds_and_commutes(name):
+    left = RELEASES[name]
+    for right in RELEASES.values():
+        one, two = left + right, right + left
         for alpha in (1.5, 12.0):
             assert one.rdp(alpha) == pytest.approx(left.rdp(alpha) + right.rdp(alpha), rel=1e-12)
             assert one.rdp(alpha) == pytest.approx(two.rdp(alpha), rel=1e-12)
         assert one.pure_epsilon() == pytest.approx(left.pure_epsilon() + right.pure_epsilon())
+
+
+@EVERY
+def test_a_composition_costs_no_less_than_its_parts(name):
+    left = RELEASES[name] * 2
+    for other in ("pure", "a Gaussian", "finite losses", "slack around two"):
+        right = RELEASES[other]
+        one, two = left + right, right + left
         assert one.epsilon(1e-6) == pytest.approx(two.epsilon(1e-6), rel=1e-9)
+        assert one.epsilon(1e-6) >= max(left.epsilon(1e-6), right.epsilon(1e-6)) * (1 - 1e-9)
 
 
-def test_kinds_survive_where_they_can():
-    both = (Cost.gaussian(0.1) + Cost.gaussian(0.2)) * 5
-    assert both.pair_slope == pytest.approx(1.5)
-    assert both.answered_by(1e-5) == "exact Gaussian"
-    mixed = Cost.gaussian(0.1) + Cost.linear(0.2)
-    assert mixed.slope == pytest.approx(0.3)
-    assert mixed.pair_slope == math.inf
-    assert mixed.answered_by(1e-5) == "Rényi"
-    assert (Cost.gaussian(0.1).with_slack(1e-9).with_slack(1e-9) * 3).slack == pytest.approx(6e-9)
-    assert Cost.gaussian(0.1).with_slack(0.0) == Cost.gaussian(0.1)
-    assert (Cost.gaussian(0.1) * 4).epsilon(1e-5) < Cost.linear(0.4).epsilon(1e-5)
+@EVERY
+@pytest.mark.parametrize(("releases", "delta"), [(1, 0.999), (1000, 1e-15), (100_000, 1e-3)])
+def test_stays_finite(name, releases, delta):
+    assert 0 <= (RELEASES[name] * releases).epsilon(delta) < math.inf
+
+
+@EVERY
+def test_slack_is_added_on_both_accounts(name):
+    inner, slack = RELEASES[name] + GAUSSIAN, 1e-4
+    if inner.lost:
+        with refuses("lost mass"):
+            inner.with_slack(slack)
+        return
+    around = inner.with_slack(slack)
+    assert around.slack == pytest.approx(inner.slack + slack)
+    for alpha in (1.2, 3.0, 40.0):
+        moment = (2 * alpha - 1) / (alpha - 1) * slack
+        assert around.rdp(alpha) == pytest.approx(inner.rdp(alpha) + moment)
+    assert around.pure_epsilon() == pytest.approx(inner.pure_epsilon() + 2 * slack)
+    assert around.epsilon(1e-5) >= inner.epsilon(1e-5) + 2 * slack
+
+
+def test_proofs_about_one_release_are_joined_and_none_is_forgotten():
+    proofs = Cost.linear(0.2), Cost.pure(0.5), Cost.gaussian(0.25), PAIR
+    for order in itertools.permutations(proofs, 3):
+        whole = order[0].tightened(order[1]).tightened(order[2])
+        assert whole.pure_epsilon() == min(proof.pure_epsilon() for proof in order)
+        assert whole.slope == min(proof.slope for proof in order)
+        assert whole.pair_slope == min(proof.pair_slope for proof in order)
+        for times, delta in itertools.product((1, 300), (0.0, 1e-9, 1e-3)):
+            least = min((proof * times).epsilon(delta) for proof in order)
+            assert (whole * times).epsilon(delta) <= least
+    assert PAIR.tightened(PAIR) == PAIR
+    assert PAIR.tightened(Cost()) == Cost.pure(0.0).tightened(PAIR) == Cost()
+
+
+LOSSES, RENYI, MATCHED = "privacy-loss distribution", "Rényi", "exact Gaussian"
+SMALL_PAIR = Cost.gaussian(0.011, 0.01)
+
+
+@pytest.mark.parametrize(
+    ("account", "cost", "alone"),
+    [
+        (LOSSES, PAIR * 60, None),
+        (LOSSES, Cost.pure(0.05) * 1000, None),
+        (LOSSES, PAIR * 20 + Cost.gaussian(0.05) + Cost.pure(0.1) * 30, None),
+        (MATCHED, (Cost.gaussian(0.1) + Cost.gaussian(0.2)) * 5, Cost.gaussian(1.5)),
+        (MATCHED, SMALL_PAIR * 40 + Cost.gaussian(0.1) * 2, Cost.gaussian(0.64)),
+        (RENYI, Cost.gaussian(math.inf, 0.1) + Cost.linear(0.2), Cost.linear(0.3)),
+        (RENYI, SMALL_PAIR * 3 + Cost.linear(0.02), Cost.linear(0.05)),
+        (RENYI, PAIR * 20 + Cost.linear(0.02), None),
+        (RENYI, PAIR * 20 + FUNCTION + GAUSSIAN, None),
+    ],
+)
+def test_the_smallest_account_that_holds_for_all_parts_answers(account, cost, alone):
+    assert cost.answered_by(0.0) == "pure"
+    assert cost.answered_by(1e-5) == account
+    assert cost.epsilon(1e-5) == min(cost.accounts(1e-5).values())
+    assert (cost.losses() is None) == (account == RENYI)
+    if alone is not None:
+        assert cost.epsilon(1e-5) == pytest.approx(alone.epsilon(1e-5), rel=1e-9)
+
+
+def test_pairs_of_laws_gain_much_over_divergences():
+    found = (PAIR * 60).accounts(1e-6)
+    assert found[LOSSES] < 0.97 * found[RENYI]
+    assert (Cost.pure(0.05) * 1000).epsilon(1e-5) < 8
+
+
+def test_equal_releases_are_counted_together():
+    again = Cost.from_masses(FIRST, SECOND)
+    assert again == PAIR
+    assert PAIR * 3 + again * 4 == PAIR * 7
+    assert (PAIR + PAIR) + again == PAIR * 3
 
 
 @given(st.floats(1e-9, 60), st.floats(1.001, 5000))
 def test_pure_divergence_is_that_of_randomised_response(epsilon, alpha):
-    with mp.workdps(60):
-        a, e = mp.mpf(alpha), mp.mpf(epsilon)
-        truth = 1 / (1 + mp.exp(-e))
-        lie = 1 - truth
-        exact = mp.log(truth**a * lie ** (1 - a) + lie**a * truth ** (1 - a)) / (a - 1)
-        bound = Cost.pure(epsilon).rdp(alpha)
-        assert exact <= bound
-        assert bound <= min(epsilon, alpha * epsilon**2 / 2) * (1 + 1e-11)
-        assert bound <= exact * (1 + mp.mpf("1e-9")) + 4e-15 / (alpha - 1)
+    exact = renyi(*response(epsilon), alpha)
+    bound = Cost.pure(epsilon).rdp(alpha)
+    assert exact <= bound
+    assert bound <= min(epsilon, alpha * epsilon**2 / 2) * (1 + 1e-11)
+    assert bound <= exact * (1 + mp.mpf("1e-9")) + 4e-15 / (alpha - 1)
 
 
-def test_pure_releases_take_the_smaller_account():
-    once, many = Cost.pure(0.05), (Cost.pure(0.05) * 1000)
-    assert 0.049 < once.epsilon(1e-5) <= 0.05
-    assert many.epsilon(0.0) == pytest.approx(50.0)
-    assert many.epsilon(1e-5) < 8
-    assert many.answered_by(0.0) == "pure"
-    assert many.answered_by(1e-5) == "privacy-loss distribution"
+def test_divergences_of_finite_laws_are_their_sums():
+    both = [np.sum(p**3.0 * q**-2.0) for p, q in ((FIRST, SECOND), (SECOND, FIRST))]
+    assert PAIR.rdp(3.0) == pytest.approx(math.log(max(both)) / 2, rel=1e-12)
+    assert math.log(2) <= PAIR.pure_epsilon() <= math.log(2) * (1 + 1e-14)
 
 
-def test_slack_is_added_on_both_accounts():
-    inner, slack = (Cost.pure(0.3) + Cost.linear(0.05)), 1e-4
-    curve = inner.with_slack(slack)
-    for alpha in (1.2, 3.0, 40.0):
-        assert curve.rdp(alpha) == pytest.approx(
-            inner.rdp(alpha) + (2 * alpha - 1) / (alpha - 1) * slack
+@pytest.mark.parametrize("epsilon", [0.1, 0.3, 1 / 3, 0.7])
+def test_sums_of_pure_epsilons_are_rounded_up(epsilon):
+    for times in (3, 7, 10, 1001):
+        total = Fraction((Cost.pure(epsilon) * times).pure_epsilon())
+        assert (
+            Fraction(epsilon) * times
+            <= total
+            <= Fraction(epsilon) * times * (1 + Fraction(1, 2**52))
         )
-    assert Cost.pure(0.3).with_slack(slack).epsilon(0.0) == pytest.approx(0.3 + 2 * slack)
-    by_rdp = Cost.renyi(curve.rdp).epsilon(1e-5)
-    assert curve.epsilon(1e-5) == pytest.approx(by_rdp, rel=1e-6)
-    assert curve.epsilon(1e-5) > inner.epsilon(1e-5)
+    slackened = Cost.pure(epsilon).with_slack(1e-3 / 3)
+    assert Fraction(slackened.pure_epsilon()) >= Fraction(epsilon) + 2 * Fraction(1e-3 / 3)
+    assert (Cost.pure(0.25) * 4).pure_epsilon() == 1.0
+
+
+# What a sampler's error adds.
 
 
 def test_sampling_slack_covers_both_directions():
@@ -112,41 +204,28 @@ def test_sampling_slack_covers_both_directions():
         sampling_slack_upper(10, 2.0**-48, 2.0**-48)
 
 
-@pytest.mark.parametrize("bad", [-1.0, math.nan, math.inf, "1", None, True])
-def test_refuses_numbers_that_are_no_cost(bad):
-    for kind in (Cost.pure, Cost.linear, Cost.gaussian):
-        with pytest.raises(InvalidParameter):
-            kind(bad)
+def test_slack_and_lost_mass_are_paid_once_at_the_end():
+    """T releases, each within e^(+-s) of the certified law but for a mass d."""
+    slack, lost, times = 1e-4, 1e-8, 25
+    cost = PAIR.with_slack(slack).with_lost(lost) * times
+    assert times * lost <= cost.lost <= times * lost * (1 + 1e-12)
+    inner = (PAIR * times).epsilon((1e-5 - times * lost) * math.exp(-times * slack))
+    assert cost.epsilon(1e-5) == pytest.approx(inner + 2 * times * slack, rel=1e-8)
+    assert cost.epsilon(times * lost / 2) == math.inf
+    assert cost.epsilon(0.0) == cost.rdp(2.0) == cost.pure_epsilon() == math.inf
+    by_renyi = Cost.linear(0.1).with_lost(1e-7) + Cost.linear(0.2).with_slack(1e-6)
+    left = (1e-5 - 1e-7) * math.exp(-1e-6)
+    assert by_renyi.epsilon(1e-5) == pytest.approx(Cost.linear(0.3).epsilon(left) + 2e-6, rel=1e-9)
 
 
-@pytest.mark.parametrize("bad", [1.0, 0.5, math.nan])
-def test_refuses_orders_up_to_one(bad):
-    for curve in CURVES[1:6]:
-        with refuses("alpha"):
-            curve.rdp(bad)
+def test_slack_around_a_lost_mass_enlarges_it():
+    lost = PAIR.with_lost(1e-3).with_slack(0.5).lost
+    assert 1e-3 * math.exp(0.5) <= lost <= 1e-3 * math.exp(0.5) * (1 + 1e-12)
+    assert PAIR.lost == 0
+    assert GAUSSIAN.with_slack(0.0) is GAUSSIAN
 
 
-@pytest.mark.parametrize("bad", [-1, 1.5, "3", True, math.nan])
-def test_refuses_times_that_are_no_count(bad):
-    with refuses("times"):
-        (Cost.pure(1.0) * bad)
-
-
-def test_refuses_to_add_what_is_not_a_cost():
-    with pytest.raises(TypeError, match="unsupported operand"):
-        Cost.pure(0.1) + 3.0
-
-
-@pytest.mark.parametrize("releases", [1, 1000, 100_000])
-@pytest.mark.parametrize("curve", CURVES[1:], ids=range(1, len(CURVES)))
-def test_stays_finite_over_many_releases(curve, releases):
-    for delta in (1e-9,) if releases > 1000 else (0.999, 1e-3, 1e-15):
-        epsilon = (curve * releases).epsilon(delta)
-        assert math.isfinite(epsilon)
-        assert epsilon >= 0
-
-
-def test_what_holds_for_all_outputs_is_kept_beside_a_lost_mass() -> None:
+def test_what_holds_for_all_outputs_is_kept_beside_a_lost_mass():
     """Divergences of the lost outputs add over releases.
 
     Slack around them counts, and one without a bound has none.
@@ -158,27 +237,105 @@ def test_what_holds_for_all_outputs_is_kept_beside_a_lost_mass() -> None:
     assert around.pure_epsilon() == pytest.approx(0.72)
     assert (around + one).epsilon(0.0) == pytest.approx(1.42)
     nothing = one + Cost.gaussian(0.5).with_lost(1e-9)
-    assert nothing.pure_epsilon() == math.inf
-    assert nothing.rdp(2.0) == math.inf
+    assert nothing.pure_epsilon() == nothing.rdp(2.0) == math.inf
     assert nothing.epsilon(1e-5) < math.inf
 
 
-def test_proofs_about_one_release_are_joined_and_none_is_forgotten():
-    line, pure, pair = Cost.linear(0.2), Cost.pure(0.5), Cost.gaussian(0.25)
-    for first, second, third in ((line, pure, pair), (pair, line, pure), (pure, pair, line)):
-        whole = first.tightened(second).tightened(third)
-        assert whole.pure_epsilon() == 0.5
-        assert (whole.slope, whole.pair_slope) == (0.2, 0.25)
-        for times in (1, 7, 300):
-            for delta in (0.0, 1e-9, 1e-3):
-                least = min((part * times).epsilon(delta) for part in (line, pure, pair))
-                assert (whole * times).epsilon(delta) <= least
-    assert line.tightened(line) == line
-    assert line.tightened(Cost()) == Cost.pure(0.0).tightened(pair) == Cost()
+# The terms that a cost is of.
+TERMS = (REPLACE, Unit.CLIENT, Trust.LOCAL)
+ONCE = GAUSSIAN.of(*TERMS)
+
+
+def test_terms_change_no_number():
+    other = PAIR.of(*TERMS) * 3
+    assert (ONCE + other).bare() == GAUSSIAN + PAIR * 3
+    guarantee = (ONCE + other).guarantee(1e-5)
+    assert guarantee.epsilon_upper == (GAUSSIAN + PAIR * 3).epsilon(1e-5)
+    assert (guarantee.adjacency, guarantee.unit, guarantee.trust) == TERMS
+    assert Cost() + ONCE == ONCE + Cost() == ONCE  # nothing has no terms
+    assert ONCE.under() == ONCE
+
+
+@pytest.mark.parametrize(
+    ("name", "other"),
+    [
+        ("adjacency", GAUSSIAN.of(ZERO, Unit.CLIENT, Trust.LOCAL)),
+        ("unit", GAUSSIAN.of(REPLACE, Unit.SAMPLE, Trust.LOCAL, samples=4)),
+        ("trust", GAUSSIAN.of(REPLACE, Unit.CLIENT, Trust.SECURE_AGGREGATION)),
+        ("unit", GAUSSIAN),
+    ],
+)
+def test_mixtures_are_refused_both_ways(name, other):
+    for left, right in ((ONCE, other), (other, ONCE)):
+        value = getattr(right, name)
+        with refuses(name, value and value.value):
+            left + right
+
+
+IMPLIED = {
+    Trust.LOCAL: set(Trust),
+    Trust.SECURE_AGGREGATION: {Trust.SECURE_AGGREGATION, Trust.CENTRAL},
+    Trust.CENTRAL: {Trust.CENTRAL},
+    Trust.SHUFFLED: {Trust.SHUFFLED},
+}
+
+
+@pytest.mark.parametrize("near", Adjacency)
+@pytest.mark.parametrize("far", Adjacency)
+@pytest.mark.parametrize("held", Trust)
+@pytest.mark.parametrize("asked", Trust)
+def test_what_follows_from_what(near, far, held, asked):
+    release = PAIR.of(near, Unit.CLIENT, held)
+    if near in (far, REPLACE) and asked in IMPLIED[held]:
+        assert release.under(adjacency=far, trust=asked) == PAIR.of(far, Unit.CLIENT, asked)
+    else:
+        with pytest.raises(InvalidParameter):
+            release.under(adjacency=far, trust=asked)
+
+
+REFUSED = [
+    ("adjacency", None, lambda: GAUSSIAN.guarantee(1e-5)),
+    ("adjacency", None, lambda: GAUSSIAN.under(trust=Trust.LOCAL)),
+    ("adjacency", REPLACE, lambda: ONCE.of(ZERO, Unit.CLIENT, Trust.LOCAL)),
+    ("adjacency", "zero-out", lambda: GAUSSIAN.of("zero-out", Unit.CLIENT, Trust.LOCAL)),
+    ("unit", "client", lambda: GAUSSIAN.of(ZERO, "client", Trust.LOCAL)),
+    ("trust", "local", lambda: GAUSSIAN.of(ZERO, Unit.CLIENT, "local")),
+    ("samples", None, lambda: GAUSSIAN.of(ZERO, Unit.SAMPLE, Trust.LOCAL)),
+    ("samples", 3, lambda: GAUSSIAN.of(ZERO, Unit.CLIENT, Trust.LOCAL, samples=3)),
+    ("samples", 0, lambda: GAUSSIAN.of(ZERO, Unit.SAMPLE, Trust.LOCAL, samples=0)),
+    ("releases of the cost", 2, lambda: GAUSSIAN.tightened(PAIR * 2)),
+]
+
+
+@pytest.mark.parametrize(("name", "value", "call"), REFUSED)
+def test_refuses_terms_and_proofs_that_do_not_fit(name, value, call):
+    with refuses(name, value):
+        call()
 
 
 def test_proofs_about_releases_of_different_samplers_are_not_joined():
     with refuses("error of the sampler"):
-        Cost.linear(0.2).with_slack(1e-9).tightened(Cost.pure(0.5))
-    with refuses("releases of the cost", 2):
-        Cost.linear(0.2).tightened(Cost.pure(0.5) * 2)
+        GAUSSIAN.with_slack(1e-9).tightened(Cost.pure(0.5))
+    with pytest.raises(TypeError, match="unsupported operand"):
+        GAUSSIAN + 3.0
+
+
+NUMBERS = {
+    "epsilon": (Cost.pure, [-1.0, math.nan, math.inf, "1", None, True]),
+    "slope": (Cost.linear, [-1.0, math.nan, math.inf, "1", None, True]),
+    "pair_slope": (Cost.gaussian, [-1.0, math.nan, math.inf, "1", None, True]),
+    "pure": (lambda bad: Cost.renyi(float, bad), [-1.0, math.nan]),
+    "alpha": (GAUSSIAN.rdp, [1.0, 0.5, math.nan]),
+    "times": (GAUSSIAN.__mul__, [-1, 1.5, "3", True, math.nan]),
+    "lost mass": (PAIR.with_lost, [-1e-9, 1.0, math.nan]),
+    "slack": (PAIR.with_slack, [-1e-9, math.inf, math.nan]),
+    "delta": (PAIR.epsilon, [-1e-9, 1.0, math.nan]),
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "bad"), [(name, bad) for name, (_, row) in NUMBERS.items() for bad in row]
+)
+def test_refuses_numbers_out_of_range(name, bad):
+    with refuses(name):
+        NUMBERS[name][0](bad)

@@ -15,6 +15,13 @@ from quietbit.privacy.divergence import (
 from quietbit_lab.baseline.lemma_1 import paper_constant_upper
 from refusals import refuses
 
+CONSTANTS = (
+    lipschitz_upper,
+    paper_constant_upper,
+    zero_out_constant_upper,
+    smallest_probability_lower,
+)
+
 
 @pytest.mark.parametrize(
     ("low", "high"), [(0.0, 1.0), (-2.0, 3.0), (0.1, 0.4), (0.26, 0.3), (1.2, 1.9), (-3.0, -1.0)]
@@ -32,33 +39,17 @@ def test_lines_are_the_interpolation(low, high):
 
 
 def test_symbols_of_equal_slopes_are_merged():
-    base = rough(4, 1, 3.0, 0)
-    table = np.concatenate((base.probabilities / 4, base.probabilities * 0.75), axis=1)
-    design = Design(DesignSpec(4, 2, 5.0), summing_to_one(table), np.arange(4.0))
-    wide, merged = Segments.over(design, 0.0, 1.0, merge=False), Segments.over(design, 0.0, 1.0)
-    assert wide.slope.shape == (3, 4)
-    assert merged.slope.shape[1] <= 4
-    exact = Design(
-        DesignSpec(2, 2, 5.0),
-        np.array([[0.25, 0.25, 0.125, 0.375], [0.125, 0.125, 0.25, 0.5]]),
-        np.arange(4.0),
-    )
-    assert Segments.over(exact, 0.0, 1.0).slope.shape == (1, 3)
+    rows = [[0.25, 0.25, 0.125, 0.375], [0.125, 0.125, 0.25, 0.5]]
+    twins = Design(DesignSpec(2, 2, 5.0), summing_to_one(rows), np.arange(4.0))
+    assert Segments.over(twins, 0.0, 1.0).slope.shape == (1, 3)
+    assert Segments.over(twins, 0.0, 1.0, merge=False).slope.shape == (1, 4)
 
 
-def test_an_odd_grid_has_its_centre_at_one_half():
-    for levels in (3, 99, 4095):
-        segments = Segments.over(rough(levels, 1, 2.0, 0), 0.5, 1.0)
-        assert segments.left[0] == 0.5
-        assert len(segments.left) == (levels - 1) // 2
-
-
-CONSTANTS = (
-    lipschitz_upper,
-    paper_constant_upper,
-    zero_out_constant_upper,
-    smallest_probability_lower,
-)
+@pytest.mark.parametrize("levels", [3, 99, 4095])
+def test_an_odd_grid_has_its_centre_at_one_half(levels):
+    segments = Segments.over(rough(levels, 1, 2.0, 0), 0.5, 1.0)
+    assert segments.left[0] == 0.5
+    assert len(segments.left) == (levels - 1) // 2
 
 
 @pytest.mark.parametrize("constant", CONSTANTS)
@@ -83,9 +74,5 @@ def test_a_constant_table_reveals_nothing():
 @pytest.mark.parametrize("levels", [99, 2048])
 def test_many_levels(levels):
     design = rough(levels, 2, 4.0, 1)
-    assert (
-        0
-        < zero_out_constant_upper(design)
-        <= lipschitz_upper(design)
-        <= paper_constant_upper(design)
-    )
+    zero_out, lipschitz = zero_out_constant_upper(design), lipschitz_upper(design)
+    assert 0 < zero_out <= lipschitz <= paper_constant_upper(design)
