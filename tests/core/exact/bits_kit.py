@@ -4,7 +4,6 @@ budget.
 
 from __future__ import annotations
 
-import mpmath as mp
 import numpy as np
 from scipy.special import gammaln
 
@@ -19,21 +18,11 @@ def log_odds_losses(upper: FloatVector, lower: FloatVector) -> tuple[FloatVector
     )
 
 
-def product_atoms(upper: FloatVector, lower: FloatVector) -> tuple[FloatVector, FloatVector]:
-    """Probability under P and loss of all 2^d outputs of a product of d bits."""
-    mass, loss = np.ones(1), np.zeros(1)
-    one, zero = log_odds_losses(upper, lower)
-    for place, odds in enumerate(upper):
-        chance = 1 / (1 + np.exp(-odds))
-        mass = np.concatenate((mass * chance, mass * (1 - chance)))
-        loss = np.concatenate((loss + one[place], loss + zero[place]))
-    return mass, loss
-
-
 def group_atoms(
     counts: list[int], upper: FloatVector, lower: FloatVector
 ) -> tuple[FloatVector, FloatVector]:
-    """The same where ``counts[g]`` bits share the log-odds of group g.
+    """Probability under P and loss of all outputs of a product of bits, of which ``counts[g]``
+    share the log-odds of group g.
 
     Only the numbers of ones matter.
     """
@@ -61,17 +50,6 @@ def exact_excess(mass: FloatVector, loss: FloatVector, epsilon: FloatVector) -> 
     above = -np.expm1(np.minimum(gap, 0.0)) @ mass
     below = np.expm1(np.minimum(np.maximum(gap, 0.0), 700.0)) @ mass
     return np.asarray(np.where(epsilon >= 0, above, below))
-
-
-def sixty_digit_delta(upper: FloatVector, lower: FloatVector, epsilon: float) -> mp.mpf:
-    """The hockey-stick divergence of a product of bits, all outputs enumerated to 60 digits."""
-    with mp.workdps(60):
-        pairs = [(mp.mpf(1), mp.mpf(1))]
-        for high, low in zip(upper, lower, strict=True):
-            p, q = 1 / (1 + mp.exp(-mp.mpf(high))), 1 / (1 + mp.exp(-mp.mpf(low)))
-            pairs = [(a * s, b * t) for a, b in pairs for s, t in ((p, q), (1 - p, 1 - q))]
-        factor = mp.exp(mp.mpf(epsilon))
-        return mp.fsum(max(a - factor * b, mp.mpf(0)) for a, b in pairs)
 
 
 def gaussian_excess(epsilon: FloatVector, square: float) -> FloatVector:

@@ -144,12 +144,6 @@ def probing_pairs(
     return [(a, b) for a, b in inside if abs(a - b) > 1e-6]
 
 
-def product_law(laws: list[list[mp.mpf]]) -> list[mp.mpf]:
-    """The joint law of independent symbols, all outcomes enumerated."""
-    with mp.workdps(DIGITS):
-        return [mp.fprod(choice) for choice in itertools.product(*laws)]
-
-
 def exact_delta(*releases: tuple[Sequence[float], Sequence[float], int]) -> Callable[..., mp.mpf]:
     """delta(epsilon) of releases (masses of P, masses of Q, how often), all outputs enumerated to
     60 digits.
@@ -185,11 +179,10 @@ def _kinds(p: list[mp.mpf], q: list[mp.mpf], times: int) -> list[tuple[mp.mpf, m
     return kinds
 
 
-def response(epsilon: float) -> tuple[list[mp.mpf], list[mp.mpf]]:
-    """Both laws of randomised response."""
+def bit(odds: float) -> list[mp.mpf]:
+    """The law of a bit with these log-odds."""
     with mp.workdps(DIGITS):
-        truth = 1 / (1 + mp.exp(-mp.mpf(epsilon)))
-        return [truth, 1 - truth], [1 - truth, truth]
+        return [1 / (1 + mp.exp(-mp.mpf(odds))), 1 / (1 + mp.exp(mp.mpf(odds)))]
 
 
 def gaussian_delta(epsilon: Any, slope: Any) -> mp.mpf:

@@ -12,7 +12,7 @@ from dp_accounting.pld import privacy_loss_distribution as oracle
 from dp_accounting.rdp import RdpAccountant
 from dp_accounting.rdp.rdp_privacy_accountant import DEFAULT_RDP_ORDERS
 
-from core.exact.privacy_kit import exact_delta, gaussian_delta, response
+from core.exact.privacy_kit import bit, exact_delta, gaussian_delta
 from quietbit.design.profile import Profile
 from quietbit.privacy.conversion import epsilon_from_rdp
 from quietbit.privacy.cost import Cost
@@ -43,13 +43,13 @@ def finite(first, second, times):
 
 
 def randomised(epsilon, times):
-    return Cost.pure(epsilon) * times, exact_delta((*response(epsilon), times))
+    return Cost.pure(epsilon) * times, exact_delta((bit(epsilon), bit(-epsilon), times))
 
 
 def with_gaussian(slope):
     """Six randomised responses and a Gaussian, whose delta is a mixture over what they lost."""
     one, times = 0.3, 6
-    (high, low), _ = response(one)
+    high, low = bit(one)
 
     def exact(epsilon):
         whole = mp.mpf(0)
