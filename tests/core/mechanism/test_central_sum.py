@@ -100,15 +100,3 @@ def test_refusals() -> None:
         wider.mean_from_sum(np.zeros(5000), 2)
     with refuses("output bits of the design", 3):
         wider.sum_privacy(10, Adjacency.ZERO_OUT)
-
-
-@pytest.mark.parametrize("norm", list(Norm))
-@pytest.mark.parametrize("clamp", [False, True])
-def test_a_sum_is_never_worse_than_one_client(norm: Norm, clamp: bool) -> None:
-    mechanism = InterpolatedMVU(closed_design(DesignSpec(2, 1, 0.5)), Ball(norm, 30), 1.5, clamp)
-    for adjacency in list(Adjacency)[: 1 + clamp]:
-        alone, together = mechanism.privacy(adjacency), mechanism.sum_privacy(80, adjacency)
-        for alpha in (1.01, 2.5, 300.0):
-            assert together.rdp(alpha) <= alone.rdp(alpha)
-        assert together.pure_epsilon() == alone.pure_epsilon()
-        assert (together * 5).epsilon(1e-5) < 0.4 * (alone * 5).epsilon(1e-5)

@@ -1,17 +1,13 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import mpmath
 import numpy as np
 import pytest
 
-from core.mechanism.makers import design, table, update
-from path import encode
+from core.mechanism.makers import design, table
 from quietbit import Ball, InterpolatedMVU, Norm
-from quietbit.errors import InvalidParameter
-from quietbit.kernel.rng import seeded_rng
 from quietbit.target import Adjacency
 from refusals import refuses
 
@@ -102,17 +98,6 @@ def test_the_unbiased_decoder_meets_the_cramer_rao_bound(epsilon: float) -> None
     assert mechanism.variance(0.0) / 4 == pytest.approx(1 / epsilon**2, rel=1e-12)
 
 
-def test_a_decoder_changes_no_code_and_no_account() -> None:
-    plain, other = (
-        InterpolatedMVU(design(), BALL, decoder=name) for name in ("alphabet", "unbiased-at-zero")
-    )
-    vector = update(BALL)
-    assert np.array_equal(
-        encode(plain, vector, seeded_rng(1)), encode(other, vector, seeded_rng(1))
-    )
-    assert plain.privacy(Adjacency.ZERO_OUT) == other.privacy(Adjacency.ZERO_OUT)
-
-
 def test_the_l1_curve_is_pure_and_no_worse_than_the_l2_curve_of_the_same_inputs() -> None:
     for levels in (2, 4):
         chosen = table(levels, 2, 1.5)
@@ -130,20 +115,3 @@ def test_a_design_too_steep_for_the_sampler_has_no_account() -> None:
     mechanism = InterpolatedMVU(design(2, 1, 5.0), BALL, beta=40.0)
     with refuses("smallest probability of a symbol"):
         mechanism.privacy(Adjacency.ZERO_OUT)
-
-
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        {"design": "a table"},
-        {"ball": 1.0},
-        {"beta": 0.0},
-        {"beta": -1.0},
-        {"beta": math.nan},
-        {"clamp": 1},
-        {"decoder": "sign"},
-    ],
-)
-def test_wrong_fields_are_refused(arguments: dict[str, Any]) -> None:
-    with pytest.raises(InvalidParameter):
-        InterpolatedMVU(**({"design": design(), "ball": BALL} | arguments))

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from quietbit import (
-    Adjacency,
     Ball,
     Gaussian,
     InvalidPayload,
@@ -23,18 +22,6 @@ from refusals import refuses
 DIMENSION = 300
 BALL = Ball(Norm.L2, DIMENSION)
 STEP = PoissonBatch(Gaussian(BALL, 0.01), 50, 0.1)
-
-
-@pytest.mark.parametrize("adjacency", list(Adjacency))
-def test_the_price_is_that_of_all_steps_and_rounding_is_free(adjacency: Adjacency) -> None:
-    for bits in (1, 4, 8):
-        site = LocalSteps(STEP, 7, 0.3, bits)
-        assert site.privacy(adjacency, 50).epsilon(1e-5) == (
-            STEP.privacy(adjacency, 50) * 7
-        ).epsilon(1e-5)
-        assert (site.privacy(adjacency, 50) * 3).epsilon(1e-5) == (
-            STEP.privacy(adjacency, 50) * 21
-        ).epsilon(1e-5)
 
 
 @pytest.mark.parametrize("bits", [1, 4, 8])
@@ -98,22 +85,6 @@ def test_any_mechanism_of_batches_takes_steps() -> None:
     uplink = Uplink(site)
     assert np.isfinite(uplink.receive([uplink.send_batch(uplink.batch(seeded_rng(3)))])).all()
     assert family_of(site) == "imvu"
-
-
-@pytest.mark.parametrize(
-    ("arguments", "name"),
-    [
-        ((Gaussian(BALL, 0.1), 2, 1.0), "mechanism"),
-        ((STEP, 0, 1.0), "local_steps"),
-        ((STEP, 2, 0.0), "local_rate"),
-        ((STEP, 2, 1.0, 9), "local_bits"),
-        ((LocalSteps(STEP, 2, 1.0), 2, 1.0), "inner"),
-        ((PoissonBatch(Gaussian(Ball(Norm.L2, 2**28), 0.1), 50, 0.1), 65, 1.0), "local_steps"),
-    ],
-)
-def test_refusals(arguments: tuple[object, ...], name: str) -> None:
-    with refuses(name):
-        LocalSteps(*arguments)  # type: ignore[arg-type]
 
 
 def test_updates_and_bad_payloads_are_refused() -> None:

@@ -11,18 +11,15 @@ import pytest
 from attrs import evolve
 from scipy import stats
 
-from core.mechanism.makers import LIBRARY, MECHANISMS, WIDTH
+from core.mechanism.makers import MECHANISMS, WIDTH
 from core.statistical.kit import seed
-from quietbit import Adjacency, Ball, InvalidParameter, InvalidPayload, Norm, Uplink, seeded_rng
-from quietbit.mechanism.projected import Projected
-from quietbit.mechanism.registry import build, describe, family_of, identity_of
+from quietbit import Adjacency, Ball, InvalidPayload, Norm, Uplink, seeded_rng
 from quietbit.mechanism.response import RandomisedResponse
 from quietbit.mechanism.scouts import Scout, Scouted, _answer_cost, scout_rank
 from quietbit.wire.payload import Payload
 from refusals import refuses
 
 INNER = MECHANISMS["imvu one bit l2"]
-PLAIN = [name for name in LIBRARY if not name.startswith("scouted")]
 
 
 class Words:
@@ -90,30 +87,6 @@ def test_what_is_known_of_an_answer_holds(truth: float, adjacency: Adjacency) ->
         assert square <= found.pair_slope <= square * (1 + mpmath.mpf(1e-9))
 
 
-@pytest.mark.parametrize("name", PLAIN)
-@pytest.mark.parametrize("adjacency", Adjacency)
-def test_one_price_for_updates_and_answers(name: str, adjacency: Adjacency) -> None:
-    """No account of a release is below that of the inner update, nor below that of the answer."""
-    inner = MECHANISMS[name]
-    alone = inner.privacy(adjacency)
-    answer = _answer_cost(RandomisedResponse(2, 0.3), adjacency)
-    mechanism = Scouted(inner, 20, 0.3)
-    found = mechanism.privacy(adjacency)
-    listed = mechanism.priced_as
-    assert Scout(mechanism).priced_as == listed
-    assert Scout(mechanism).privacy(adjacency) == found == listed.privacy(adjacency)
-    assert (found.adjacency, found.unit, found.trust) == (alone.adjacency, alone.unit, alone.trust)
-    assert found.pure_epsilon() == max(alone.pure_epsilon(), answer.pure_epsilon())
-    for alpha in (1.5, 4.0, 40.0):
-        assert found.rdp(alpha) >= max(alone.rdp(alpha), answer.rdp(alpha)) * (1 - 1e-12)
-    for times in (1, 3):
-        for mixed in range(times + 1):
-            either = (found * times).epsilon(1e-5)
-            assert either >= (alone * (times - mixed) + answer.like(alone) * mixed).epsilon(
-                1e-5
-            ) * (1 - 1e-9)
-
-
 def test_who_scouts_follows_from_run_round_and_number_alone_and_is_checked_both_ways() -> None:
     update_of, answer_of = scouted(every=10), Scout(scouted(every=10))
     turns = [answer_of.is_turn_of(b"run", 3, node) for node in range(2000)]
@@ -155,32 +128,3 @@ def test_an_answer_that_is_none_is_refused_and_so_is_the_error_of_one() -> None:
         counts.check(np.array([2], dtype=np.uint8))
     with refuses("mechanism", "Scout"):
         scout.error()
-
-
-def test_a_description_leads_back() -> None:
-    inner = Projected(evolve(INNER, ball=Ball(Norm.L2, 16)), INNER.ball)
-    mechanism = Scouted(inner, 20, 0.125)
-    for one, word in ((mechanism, "imvu"), (Scout(mechanism), "scout")):
-        assert identity_of(build(describe(one))) == identity_of(one)
-        assert family_of(one) == word
-    names = [mechanism, evolve(mechanism, truth=0.2), evolve(mechanism, every=21)]
-    assert len({identity_of(one) for each in names for one in (each, Scout(each))}) == 6
-
-
-@pytest.mark.parametrize(
-    "given",
-    [(1, 0.5), (20, 0.0), (20, 1.0), (20, math.nan), (20, None), (None, 0.5)],
-)
-def test_numbers_without_a_meaning_are_refused(given: Any) -> None:
-    with pytest.raises(InvalidParameter):
-        Scouted(INNER, *given)
-
-
-def test_only_a_mechanism_has_scouts_and_only_once() -> None:
-    with refuses("mechanism", "Ball"):
-        Scouted(INNER.ball, 20, 0.5)  # type: ignore[arg-type]
-    for twice in (scouted(), Scout(scouted())):
-        with refuses("inner"):
-            Scouted(twice, 20, 0.5)
-    with refuses("scouted", "InterpolatedMVU"):
-        Scout(INNER)
