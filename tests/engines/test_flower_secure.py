@@ -21,7 +21,7 @@ from quietbit.secagg.plan import masked_size
 from quietbit.wire.payload import Payload
 from quietbit.wire.uplink import Uplink
 
-pytestmark = pytest.mark.long  # without the engine: tests/engines/flower/test_active_round.py
+pytestmark = pytest.mark.long  # without the engine: tests/federation/contract/test_sums.py
 APP = Path(__file__).parent / "secure_app"
 sys.path.insert(0, str(APP))
 from secure_digits.task import CLIP, DIMENSION, LOST, UNHEARD, problem, update  # noqa: E402

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from functools import cache
-
 import numpy as np
 import pytest
 
 pytest.importorskip("flwr", reason="needs the flower extra")
-from flwr.app import ConfigRecord, Message, RecordDict
+from flwr.app import ConfigRecord
 from flwr.serverapp.strategy import FedAvg
 
 from engines.flower.kit import DIMENSION, SIMULATED, HandGrid, app, be_the_server, context, model
@@ -36,13 +34,6 @@ ACTIVE = CONFIG | {
     "quietbit.secure-aggregation.threshold": 5,
 }
 NODES = list(range(101, 107))
-SETTINGS = Plan.from_run_config(CONFIG)
-
-
-@cache
-def mechanism():
-    """Calibrated by whoever asks first: collecting the tests need not."""
-    return SETTINGS.mechanism_for(DIMENSION)
 
 
 def shift(node: int) -> np.ndarray:
@@ -51,20 +42,17 @@ def shift(node: int) -> np.ndarray:
 
 
 class Room(HandGrid):
-    """Nodes in this process; ``gone`` are the (step, node) that are never answered; ``alter`` may
-    change a reply.
-    """
+    """Nodes in this process; ``gone`` are the (step, node) that are never answered."""
 
-    def __init__(self, gone=(), config=CONFIG, nodes=NODES, alter=None, **node_config):
+    def __init__(self, gone=(), config=CONFIG, nodes=NODES, **node_config):
         super().__init__(nodes)
-        self.gone, self.alter = set(gone), alter
-        self.seen: list[tuple[str, int, Message]] = []
+        self.gone = set(gone)
+        self.seen = []  # the step, node and reply of each answer
         self.contexts = {
             n: context(n, place, config, **node_config) for place, n in enumerate(nodes)
         }
 
     def send_and_receive(self, messages, *, timeout=None):
-        assert timeout is None or timeout == SETTINGS.secure_aggregation.timeout
         return [reply for message in messages if (reply := self.carry(message)) is not None]
 
     def carry(self, message, app_of=None):
@@ -74,71 +62,46 @@ class Room(HandGrid):
         if (step, node) in self.gone:
             return None
         reply = SIMULATED(message, self.contexts[node], app_of or app(shift(node)))
-        if self.alter is not None and not reply.has_error():
-            reply = self.alter(step, node, reply)
         self.seen.append((step, node, reply))
         reply.metadata._src_node_id = node
         return reply
 
-    def steps(self):
-        return [step for step, _, reply in self.seen if not reply.has_error()]
-
 
 def strategy_of(config=CONFIG, nodes=6, basis=None):
     be_the_server()
-    members = (
-        simulated_members(nodes)
-        if config["quietbit.secure-aggregation.adversary"] == "active"
-        else None
-    )
+    active = config["quietbit.secure-aggregation.adversary"] == "active"
+    members = simulated_members(nodes) if active else None
     inner = FedAvg(min_train_nodes=nodes, min_available_nodes=nodes, min_evaluate_nodes=nodes)
     return PrivateStrategy(inner, config, members=members, basis=basis)
 
 
 def run(room, rounds=1, config=CONFIG, basis=None):
-    """The strategy after some rounds, and the model after each (None: skipped)."""
-    strategy, arrays, history = strategy_of(config, len(room.nodes), basis), model(), [model()]
+    """The strategy after some rounds, and the model after each."""
+    strategy, history = strategy_of(config, len(room.nodes), basis), [model()]
     for number in range(1, rounds + 1):
-        replies = room.send_and_receive(
-            strategy.configure_train(number, arrays, ConfigRecord({}), room)
-        )
-        before, (arrays, _) = arrays, strategy.aggregate_train(number, replies)
-        skipped = strategy.report().rounds[-1].skipped
-        assert not skipped or all(
-            arrays[name].data == before[name].data for name in before
-        )  # it is as it was
-        history.append(None if skipped else arrays)
+        asked = strategy.configure_train(number, history[-1], ConfigRecord({}), room)
+        replies = room.send_and_receive(asked)
+        history.append(strategy.aggregate_train(number, replies)[0])
     return strategy, history
 
 
-def requests(room, number=1, config=CONFIG):
+def requests(room, config=CONFIG):
     """The messages that ask for vectors, keys and shares being done."""
     strategy = strategy_of(config, len(room.nodes))
-    return strategy, list(strategy.configure_train(number, model(), ConfigRecord({}), room))
-
-
-def asking(message, **changes):
-    """The same request with other values."""
-    content = RecordDict(
-        {**message.content, SUM: ConfigRecord(dict(message.content[SUM]) | changes)}
-    )
-    return Message(content, message.metadata.dst_node_id, "train")
+    return strategy, list(strategy.configure_train(1, model(), ConfigRecord({}), room))
 
 
 def flat(arrays) -> np.ndarray:
     return np.concatenate([array.numpy().reshape(-1) for array in arrays.values()])
 
 
-def codes_of(node, number=1, nodes=NODES, arrays=None) -> np.ndarray:
-    """The codes that a node draws, from the words it draws them with."""
-    old = flat(model() if arrays is None else arrays).astype(np.float64)
-    update = old - (old - shift(node))
-    words = seeded_client_rng(7)(number - 1, nodes.index(node))
-    return Payload.from_bytes(Uplink(mechanism()).send(update, words)).codes().astype(np.int64)
-
-
-def stepped(arrays, stayed, number=1, nodes=NODES) -> np.ndarray:
-    """The model after a round in which these nodes' codes were added up in the open."""
-    total = sum(codes_of(node, number, nodes, arrays) for node in stayed)
-    mean = mechanism().mean_from_sum(total, len(stayed))
-    return (flat(arrays).astype(np.float64) - mean).astype(np.float32)
+def stepped(arrays, stayed, config) -> np.ndarray:
+    """The model after a first round in which these nodes' codes were added up in the open."""
+    mechanism = Plan.from_run_config(config).mechanism_for(DIMENSION)
+    old = flat(arrays).astype(np.float64)
+    total = np.zeros(mechanism.layout.count, np.int64)
+    for node in stayed:
+        words = seeded_client_rng(7)(0, NODES.index(node))
+        payload = Uplink(mechanism).send(old - (old - shift(node)), words)
+        total += Payload.from_bytes(payload).codes()
+    return (old - mechanism.mean_from_sum(total, len(stayed))).astype(np.float32)

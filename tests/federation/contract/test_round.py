@@ -5,117 +5,29 @@ Nodes are the real client half behind a simulation's gate; a test carries the me
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
 from typing import Any
 
 import numpy as np
 import pytest
 
+from federation.contract.room import NODES, WEIGHTS, Node, Room, all_asks, releases
 from plans import engine_plan
 from quietbit import Plan
 from quietbit.errors import QuietbitError
-from quietbit.federation.client import OpenRequest, Subject, gate_for, refusal
+from quietbit.federation.client import Subject
 from quietbit.federation.layout import named_arrays
-from quietbit.federation.messages import SUM, Ask, Asked, NodeName, Reply, pieces_of, split_pieces
-from quietbit.federation.part import Arrival, Model
+from quietbit.federation.messages import SUM, Asked, Reply, pieces_of, split_pieces
+from quietbit.federation.part import Model
 from quietbit.federation.record import Outcome
-from quietbit.federation.round import Round
-from quietbit.federation.server import Run
-from quietbit.node.policy import Simulation
 from quietbit.node.request import Step
 
 pytestmark = pytest.mark.filterwarnings("ignore::quietbit.node.policy.SeededRngWarning")
-RUN = 7
-DIMENSION = 24
-NODES = (11, 12, 13, 14, 15)
-WEIGHTS = np.linspace(-1, 1, DIMENSION).astype(np.float32)
 GIVEN: dict[str, Any] = {"adjacency": "zero-out", "epsilon": 40.0, "releases": 8}
 ADAPTIVE: dict[str, Any] = {**GIVEN, "clip": 1.0}
 PLAIN = engine_plan("imvu", **ADAPTIVE)
 SUMS = engine_plan(
     "imvu", **ADAPTIVE, secure_aggregation={"threshold": 3, "adversary": "honest-but-curious"}
 )
-
-
-class Answer:
-    """An app that has learnt a tenth everywhere, and is right."""
-
-    def update(self, layout: Any, received: list[Any]) -> list[Any]:
-        return [np.full(part.shape, 0.1) for part in received]
-
-    def metric(self, name: str) -> float:
-        return 1.0
-
-
-class Node:
-    """A simulated node; its state lasts from round to round."""
-
-    def __init__(self, number: int, plan: Plan) -> None:
-        self.number = number
-        self.plan = plan
-        self.gate = gate_for({}, {}, dict, Simulation(seed=3))
-
-    def answers(self, asked: Asked, subject: Subject = Subject.UPDATE) -> Reply:
-        arrays = named_arrays({"weight": WEIGHTS}) if asked.carries_model else {}
-        arrival = Arrival({**asked.records, **asked.own_records}, arrays)
-        name = NodeName(RUN, self.number, self.number)
-        try:
-            opened = OpenRequest.read(self.gate, self.plan, subject, arrival, name)
-            data = opened.step()
-            if data is not None:
-                record = {"step": opened.request.part.step, "answer": data}
-                return Reply(self.number, len(data), {SUM: record})
-            opened.check()
-            turn = opened.accept()
-        except Exception as error:
-            public = refusal(error, self.gate)
-            return Reply(self.number, 1, refusal=public.to_text(), noted=public.reason.counts)
-        data = turn.release(turn.read(Answer, []))
-        return Reply(self.number, len(data), split_pieces(data))
-
-
-class Room:
-    """A run and its nodes; a test says who is silent, and may look at what is asked."""
-
-    def __init__(self, plan: Plan) -> None:
-        self.run = Run(plan, RUN, lambda level, line: None)
-        self.nodes = {number: Node(number, plan) for number in NODES}
-        self.asks: list[Ask] = []
-        self.replies: list[Reply] = []
-
-    def open(self, number: int = 1, nodes: Collection[int] = NODES) -> Round:
-        model = Model.of(named_arrays({"weight": WEIGHTS}))
-        current = self.run.open(number, model)
-        current.start([Asked(node) for node in nodes])
-        return current
-
-    def play(
-        self,
-        current: Round,
-        silent: Callable[[int, int], bool] = lambda trip, node: False,
-        subject: Subject = Subject.UPDATE,
-    ) -> None:
-        """Carry messages until the round is over; ``silent`` nodes lose them, by trip."""
-        for trip in range(1, 10):
-            ask = current.next()
-            if ask is None:
-                return
-            self.asks.append(ask)
-            for asked in ask.requests:
-                if not silent(trip, int(asked.node)):
-                    reply = self.nodes[int(asked.node)].answers(asked, subject)
-                    self.replies.append(reply)
-                    current.take(reply)
-        raise AssertionError("a round that never ends")
-
-
-def all_asks(room: Room) -> list[Ask]:
-    """Return what was asked for releases, by trip."""
-    return [ask for ask in room.asks if ask.releases]
-
-
-def releases(room: Room) -> list[int]:
-    return [room.run.updates[node].releases for node in NODES]
 
 
 @pytest.mark.parametrize("plan", [PLAIN, SUMS], ids=["plain", "masked"])
@@ -327,9 +239,7 @@ def test_every_release_of_a_node_counts_asked_for_or_not() -> None:
     asked = ask.requests[0]
     several = []
     for seed in range(3):
-        twin = Node(int(asked.node), PLAIN)
-        twin.gate = gate_for({}, {}, dict, Simulation(seed=seed))
-        several.append(twin.answers(asked))
+        several.append(Node(int(asked.node), PLAIN, seed=seed).answers(asked))
     assert current.take(several[0]) is Outcome.TAKEN
     assert current.take(several[1]) is Outcome.REFUSED
     assert current.take(several[1]) is Outcome.REFUSED  # the same bytes are the same release
