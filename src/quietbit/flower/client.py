@@ -400,10 +400,9 @@ class _Exchange:
         """
         message = copy.copy(self.message)
         message.__dict__["_metadata"] = copy.copy(self.message.metadata)
-        state = {name: record for name, record in self.context.state.items() if name not in OURS}
         context = replace(
             self.context,
-            state=RecordDict(state),
+            state=_of_the_app(self.context.state),
             node_config=dict(self.context.node_config),
             run_config=dict(self.context.run_config),
         )
@@ -427,7 +426,7 @@ class _Exchange:
             state = context.state
             if not self.simulated:  # as Flower will write it down: what cannot be is found here
                 state = recorddict_from_proto(recorddict_to_proto(state))
-            return RecordDict(dict(state))
+            return _of_the_app(state)
         except BaseException as error:
             log(ERROR, "quietbit: the app's state cannot be kept; the last one is", exc_info=error)
             return None
@@ -493,6 +492,11 @@ class _FlowerAnswer:
             len(values) == 1, f"number of metrics {name!r} in the app's reply", len(values), rule
         )
         return values[0]
+
+
+def _of_the_app(state: RecordDict) -> RecordDict:
+    """Return the records of a state without ours."""
+    return RecordDict({name: record for name, record in state.items() if name not in OURS})
 
 
 def _start_model(start: Start, context: Context) -> tuple[str, ArrayRecord]:
