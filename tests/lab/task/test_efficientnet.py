@@ -5,7 +5,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from quietbit_lab.task.dataset import DamagedData, Dataset, Examples, MissingData
+from quietbit import InvalidParameter
+from quietbit_lab.task.dataset import DamagedData, Dataset, Examples, MissingData, Partition
 from quietbit_lab.task.efficientnet import (
     FEATURES,
     LENGTH,
@@ -16,7 +17,6 @@ from quietbit_lab.task.efficientnet import (
     read_efficientnet,
 )
 from quietbit_lab.task.linear import LinearSoftmax
-from quietbit_lab.task.registry import TaskSpec
 
 torch = pytest.importorskip("torch")
 PUBLIC = Path(__file__).parents[3] / "experiments" / "efficientnet_public.npz"
@@ -26,76 +26,55 @@ BLOCKS += [(3, 2, 6, 80), *[(3, 1, 6, 80)] * 2, *[(5, 1, 6, 112)] * 3]
 BLOCKS += [(5, 2, 6, 192), *[(5, 1, 6, 192)] * 3, (3, 1, 6, 320)]
 
 
+NORM = {"weight": 1.5, "bias": 0.3, "running_mean": 0.0, "running_var": 1.0}
+
+
 def random_weights():
     """Weights of the right shapes that keep activations of order one."""
     rng, found = np.random.default_rng(0), {}
 
-    def conv(name, out, into, side):
-        found[f"{name}.weight"] = (
-            rng.normal(size=(out, into, side, side)) / np.sqrt(into * side**2)
-        ).astype("f4")
+    def layer(conv, norm, out, into, side):
+        weight = rng.normal(size=(out, into, side, side)) / np.sqrt(into * side**2)
+        found[f"{conv}.weight"] = weight.astype("f4")
+        found.update({f"{norm}.{key}": np.full(out, value, "f4") for key, value in NORM.items()})
 
-    def norm(name, size):
-        found[f"{name}.weight"], found[f"{name}.bias"] = (
-            np.full(size, 1.5, "f4"),
-            np.full(size, 0.3, "f4"),
-        )
-        found[f"{name}.running_mean"], found[f"{name}.running_var"] = (
-            np.zeros(size, "f4"),
-            np.ones(size, "f4"),
-        )
-
-    conv("_conv_stem", 32, 3, 3)
-    norm("_bn0", 32)
+    layer("_conv_stem", "_bn0", 32, 3, 3)
     into = 32
     for place, (side, _, widening, out) in enumerate(BLOCKS):
         name, wide = f"_blocks.{place}", into * widening
         if widening > 1:
-            conv(f"{name}._expand_conv", wide, into, 1)
-            norm(f"{name}._bn0", wide)
-        conv(f"{name}._depthwise_conv", wide, 1, side)
-        norm(f"{name}._bn1", wide)
-        conv(f"{name}._project_conv", out, wide, 1)
-        norm(f"{name}._bn2", out)
+            layer(f"{name}._expand_conv", f"{name}._bn0", wide, into, 1)
+        layer(f"{name}._depthwise_conv", f"{name}._bn1", wide, 1, side)
+        layer(f"{name}._project_conv", f"{name}._bn2", out, wide, 1)
         into = out
-    conv("_conv_head", 1280, 320, 1)
-    norm("_bn1", 1280)
+    layer("_conv_head", "_bn1", 1280, 320, 1)
     found["_fc.weight"] = rng.normal(size=(1000, 1280)).astype("f4")
     return found
 
 
-def by_modules(weights, x):
-    """The same network from torch's modules, padded by the rule it was trained with."""
+def by_layers(weights, x):
+    """The same network from torch's layers, padded by the rule it was trained with."""
+    functional = torch.nn.functional
+    known = {name: torch.from_numpy(value) for name, value in weights.items()}
 
-    def conv(x, name, stride):
-        weight = torch.from_numpy(weights[f"{name}.weight"])
-        side, size = weight.shape[-1], x.shape[-1]
-        whole = max(side - stride, 0) if size % stride == 0 else max(side - size % stride, 0)
-        layer = torch.nn.Conv2d(
-            x.shape[1], len(weight), side, stride, groups=x.shape[1] // weight.shape[1], bias=False
-        )
-        layer.weight.data = weight
-        return layer(torch.nn.ZeroPad2d((whole // 2, whole - whole // 2) * 2)(x))
+    def layer(x, conv, norm, stride=1):
+        weight = known[f"{conv}.weight"]
+        whole = max(weight.shape[-1] - (x.shape[-1] % stride or stride), 0)
+        x = functional.pad(x, (whole // 2, whole - whole // 2) * 2)
+        x = functional.conv2d(x, weight, stride=stride, groups=x.shape[1] // weight.shape[1])
+        scale, shift, mean, variance = (known[f"{norm}.{key}"] for key in NORM)
+        return functional.batch_norm(x, mean, variance, scale, shift, eps=1e-3)
 
-    def norm(x, name):
-        layer = torch.nn.BatchNorm2d(x.shape[1], eps=1e-3)
-        keys = ("weight", "bias", "running_mean", "running_var")
-        layer.load_state_dict(
-            {key: torch.from_numpy(weights[f"{name}.{key}"]) for key in keys}, strict=False
-        )
-        return layer.eval()(x)
-
-    cut = torch.nn.ReLU6()
-    x, into = cut(norm(conv(x, "_conv_stem", 2), "_bn0")), 32
+    cut = functional.relu6
+    x = cut(layer(x, "_conv_stem", "_bn0", 2))
     for place, (_, stride, widening, out) in enumerate(BLOCKS):
         name, y = f"_blocks.{place}", x
         if widening > 1:
-            y = cut(norm(conv(y, f"{name}._expand_conv", 1), f"{name}._bn0"))
-        y = cut(norm(conv(y, f"{name}._depthwise_conv", stride), f"{name}._bn1"))
-        y = norm(conv(y, f"{name}._project_conv", 1), f"{name}._bn2")
-        x = x + y if stride == 1 and into == out else y
-        into = out
-    return torch.nn.AdaptiveAvgPool2d(1)(cut(norm(conv(x, "_conv_head", 1), "_bn1"))).flatten(1)
+            y = cut(layer(y, f"{name}._expand_conv", f"{name}._bn0"))
+        y = cut(layer(y, f"{name}._depthwise_conv", f"{name}._bn1", stride))
+        y = layer(y, f"{name}._project_conv", f"{name}._bn2")
+        x = x + y if stride == 1 and x.shape[1] == out else y
+    return cut(layer(x, "_conv_head", "_bn1")).mean(dim=(2, 3))
 
 
 @pytest.fixture(scope="module")
@@ -108,11 +87,11 @@ def images(count=2, seed=0):
     return np.random.default_rng(seed).integers(0, 256, (count, 32, 32, 3), dtype=np.uint8)
 
 
-def test_channels_are_those_of_the_same_network_made_of_modules(network):
+def test_channels_are_those_of_the_same_network_made_of_layers(network):
     planes = torch.from_numpy(images().transpose(0, 3, 1, 2).copy()).float()
     large = torch.nn.Upsample((224, 224), mode="bicubic")(planes).clamp(0, 255)
     with torch.no_grad():
-        wanted = by_modules(network.weights, (large - 127) / 128).numpy()
+        wanted = by_layers(network.weights, (large - 127) / 128).numpy()
     found = network.channels(images()).numpy()
     np.testing.assert_allclose(found, wanted, rtol=1e-3, atol=1e-4)
     assert found.std() > 0.01
@@ -133,9 +112,6 @@ def test_a_head_starts_where_it_is_told(network):
     labels = np.arange(10)
     inputs = np.zeros((10, FEATURES), dtype=np.float32)
     data = Dataset("toy", 10, Examples(inputs, labels), Examples(inputs, labels))
-    from quietbit import InvalidParameter
-    from quietbit_lab.task.dataset import Partition
-
     problem = LinearSoftmax(data, Partition.one_each(10), start)
     np.testing.assert_array_equal(problem.initial(0), start)
     problem.initial(0)[:] = 5
@@ -239,11 +215,3 @@ def test_the_package_says_where_the_public_file_is(tmp_path):
     with pytest.raises(MissingData, match=r"copy it there from experiments/ .* terms"):
         public_file(tmp_path)
     assert PUBLIC.with_suffix(".TERMS.md").is_file()
-
-
-def test_words():
-    from quietbit import InvalidParameter
-
-    assert TaskSpec("cifar10", "efficientnet-head").model == "efficientnet-head"
-    with pytest.raises(InvalidParameter):
-        TaskSpec("mnist", "efficientnet-head")

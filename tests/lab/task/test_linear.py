@@ -1,12 +1,10 @@
 import numpy as np
 import pytest
 
-from federation.simulate.makers import small_dataset, small_problem
+from federation.simulate.makers import small_problem
 from quietbit.federation.simulate.problem import LocalPlan
 from quietbit.mechanism.ball import Ball, Norm
 from quietbit.target import Unit
-from quietbit_lab.task.dataset import Partition
-from quietbit_lab.task.linear import LinearSoftmax
 
 
 def gradient(problem, parameters, example):
@@ -45,20 +43,6 @@ def test_outer_products_are_clipped_gradients(parameters, norm, clip):
         assert row[39] == 0
 
 
-def test_a_client_of_one_example_is_the_same_on_every_path(parameters):
-    dataset = small_dataset()
-    alone = LinearSoftmax(dataset, Partition.one_each(dataset.train.count))
-    plan = LocalPlan(Norm.L2, 0.3)
-    left, right = np.zeros((8, 39), dtype=np.float32), np.zeros((8, 39), dtype=np.float32)
-    alone.updates(parameters, np.arange(8), plan, left)
-    for k in range(8):
-        alone._client(parameters, np.array([k]), plan, right[k])
-    from quietbit.federation.simulate.problem import clip_rows
-
-    clip_rows(right, plan.norm, plan.clip)
-    np.testing.assert_allclose(left, right, atol=1e-6)
-
-
 @pytest.mark.parametrize("norm", list(Norm))
 def test_sample_level_is_the_mean_of_clipped_gradients(parameters, norm):
     problem = small_problem(samples=6)
@@ -69,21 +53,6 @@ def test_sample_level_is_the_mean_of_clipped_gradients(parameters, norm):
         lengths = np.linalg.norm(each, norm.order, axis=1)
         wanted = (each * np.minimum(1, 0.4 / lengths)[:, None]).mean(axis=0)
         np.testing.assert_allclose(out[client], wanted, atol=1e-5)
-
-
-def test_one_sample_moves_the_update_by_at_most_its_share(parameters):
-    dataset = small_dataset()
-    clip, plan = 0.4, LocalPlan(Norm.L2, 0.4, Unit.SAMPLE)
-    out = np.zeros((1, 39), dtype=np.float32)
-    LinearSoftmax(dataset, Partition(np.arange(6), np.array([0, 6]))).updates(
-        parameters, np.array([0]), plan, out
-    )
-    whole = out[0].astype(np.float64) * 6
-    LinearSoftmax(dataset, Partition(np.arange(5), np.array([0, 5]))).updates(
-        parameters, np.array([0]), plan, out
-    )
-    rest = out[0].astype(np.float64) * 5
-    assert np.linalg.norm(whole - rest) <= clip * (1 + 1e-6)
 
 
 def test_several_local_steps(parameters):

@@ -52,14 +52,6 @@ def test_no_coordinate_has_a_larger_share(data, norm):
     assert wanted * part <= data.share(norm) <= 1.002 * wanted * part
 
 
-def test_models_there_and_back(data):
-    vector = some_parameters(1)[0]
-    models = data.models(vector, 2)
-    assert models.shape == (2, 3, 16)
-    for found in data.parameters(models):
-        np.testing.assert_array_equal(found, vector)
-
-
 def test_scores_are_those_of_the_problem(data):
     vectors = some_parameters(70)
     models = torch.cat([data.models(vector, 1) for vector in vectors])

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import quietbit
-from quietbit.cli.main import main
+from cli.kit import assert_refused, shell
 from quietbit_lab.task.own import check_named, is_own, own_problem
 from quietbit_lab.task.registry import TaskSpec
 from refusals import refuses
@@ -77,57 +77,41 @@ def module(tmp_path, monkeypatch):
 
 def test_names():
     assert is_own("a.b:c")
-    assert not any(
-        is_own(word)
-        for word in ("digits", "a:", ":b", "a:b:c", "a b:c", "a..b:c", "../a:b", "a:b.c")
-    )
+    others = ["digits", "a:", ":b", "a:b:c", "a b:c", "a..b:c", "../a:b", "a:b.c"]
+    assert [word for word in others if is_own(word)] == []
+
+
+TRAIN = "train --mechanism none --clip 4 --lr 0.5 --cohort 40 --seed 1 --out run.json --json"
 
 
 def test_a_problem_of_ones_own_is_trained_and_reported(module, tmp_path, capsys):
-    words = [
-        "--mechanism",
-        "none",
-        "--clip",
-        "4",
-        "--lr",
-        "0.5",
-        "--rounds",
-        "8",
-        "--cohort",
-        "40",
-        "--seed",
-        "1",
-    ]
-    assert not main(["train", "--task", f"{module}:points", *words, "--out", "run.json", "--json"])
-    found = json.loads((tmp_path / "run.json").read_text())
-    assert found["task"]["name"] == f"{module}:points"
+    task = f"{module}:points"
+    found = shell(capsys, TRAIN, "--task", task, "--rounds", 8).json
+    assert found["task"]["name"] == task
     assert found["points"][-1]["accuracy"] > 0.6  # three coordinates walked from 0 to 2
-    assert not main(["report", "run.json", "--out", "page.html"])
-    assert f"{module}:points" in (tmp_path / "page.html").read_text()
-    capsys.readouterr()
+    assert shell(capsys, "report run.json --out page.html").code == 0
+    assert task in (tmp_path / "page.html").read_text()
 
 
 def test_a_record_alone_makes_no_code_run(module, tmp_path, capsys):
-    words = ["--mechanism", "none", "--clip", "4", "--rounds", "1", "--cohort", "40", "--seed", "1"]
-    assert not main(["train", "--task", f"{module}:points", *words, "--out", "run.json", "--json"])
+    task = f"{module}:points"
+    assert shell(capsys, TRAIN, "--task", task, "--rounds", 1).code == 0
     (tmp_path / f"{module}.py").write_text("raise SystemExit('ran')")
-    assert main(["train", "--repeat", "run.json"]) != 0
-    assert "named on the command line" in capsys.readouterr().err
+    assert_refused(shell(capsys, "train --repeat run.json"), "named on the command line")
     with pytest.raises(quietbit.InvalidParameter):
-        check_named(f"{module}:points", "other:points")
-    check_named(f"{module}:points", f"{module}:points")
+        check_named(task, "other:points")
+    check_named(task, task)
     check_named("digits", None)
 
 
 def test_a_sweep_of_ones_own(module, tmp_path, capsys):
-    (tmp_path / "own.toml").write_text(SWEEP.format(task=f"{module}:points"))
-    assert main(["sweep", "own.toml", "--out", "runs"]) != 0
-    assert "named on the command line" in capsys.readouterr().err
+    task, sweep = f"{module}:points", "sweep own.toml --out runs"
+    (tmp_path / "own.toml").write_text(SWEEP.format(task=task))
+    assert_refused(shell(capsys, sweep), "named on the command line")
     (tmp_path / "own.toml").write_text(SWEEP.format(task="digits"))
-    assert not main(["sweep", "own.toml", "--out", "runs", "--task", f"{module}:points", "--json"])
+    assert shell(capsys, sweep, "--task", task).code == 0
     line = json.loads((tmp_path / "runs" / "results.jsonl").read_text())
-    assert line["record"]["task"] == {"name": f"{module}:points"}
-    capsys.readouterr()
+    assert line["record"]["task"] == {"name": task}
 
 
 @pytest.mark.parametrize(
@@ -144,12 +128,9 @@ def test_what_is_no_problem_is_refused_in_one_sentence(module, function, said):
         own_problem(f"{module}:{function}", 0)
 
 
-def test_a_module_that_is_not_there_is_said():
+def test_a_module_that_is_not_there_or_a_model_of_it_is_refused():
     with refuses("task", "no_such_module_of_ours:make"):
         own_problem("no_such_module_of_ours:make", 0)
-
-
-def test_an_own_task_takes_no_other_word():
     assert TaskSpec("a:b").to_json()["model"] == ""
     with pytest.raises(quietbit.InvalidParameter):
         TaskSpec("a:b", model="linear")

@@ -15,6 +15,7 @@ def test_words_have_the_defaults_of_the_paper():
     }
     assert TaskSpec("femnist").clients == "writers"
     assert TaskSpec.from_json({"name": "cifar10"}).model == "scatter"
+    assert TaskSpec("cifar10", "efficientnet-head").model == "efficientnet-head"
 
 
 @pytest.mark.parametrize(
@@ -24,6 +25,7 @@ def test_words_have_the_defaults_of_the_paper():
         {"name": "digits", "model": "scatter"},
         {"name": "cifar10", "model": "cnn"},
         {"name": "cifar10", "clients": "writers"},
+        {"name": "mnist", "model": "efficientnet-head"},
         {"name": "mnist", "samples": 0},
         {"name": "mnist", "colour": "red"},
         {},

@@ -5,7 +5,6 @@ from quietbit_lab.task import feature_cache
 from quietbit_lab.task import scatter as module
 from quietbit_lab.task.dataset import Dataset, Examples
 from quietbit_lab.task.feature_cache import featured
-from quietbit_lab.task.registry import TaskSpec, build_task
 from quietbit_lab.task.scatter import scatter, scattered
 
 
@@ -102,11 +101,3 @@ def test_a_stopped_computation_goes_on_where_it_was(tmp_path, monkeypatch, harm)
     assert calls == needed
     np.testing.assert_array_equal(found.train.inputs, dataset(seed).train.inputs.reshape(6, -1))
     assert not list(tmp_path.glob("*.piece"))
-
-
-@pytest.mark.needs_shared
-def test_parameters_of_the_paper(shared_data):
-    """39,700 for MNIST and 155,530 for CIFAR-10: ten classes on all features."""
-    assert 10 * (81 * 7 * 7 + 1) == 39700
-    assert 10 * (243 * 8 * 8 + 1) == 155530
-    assert build_task(TaskSpec("mnist", model="linear"), data=shared_data).dimension == 7850
