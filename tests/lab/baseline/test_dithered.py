@@ -5,6 +5,7 @@ import math
 import numpy as np
 import pytest
 
+from core.exact.privacy_kit import flat, rough
 from core.mechanism.makers import design, table
 from quietbit import Ball, Norm
 from quietbit.kernel.rng import seeded_rng
@@ -72,3 +73,25 @@ def test_wrong_fields_are_refused() -> None:
         DitheredMVU(None, Ball(Norm.L2, 1))  # type: ignore[arg-type]
     with refuses("ball"):
         DitheredMVU(design(), math.pi)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("levels", [2, 5, 8])
+@pytest.mark.parametrize("adjacency", list(Adjacency))
+def test_the_radius_enters_squared_for_l2_and_plainly_for_l1(
+    levels: int, adjacency: Adjacency
+) -> None:
+    made = rough(levels, 2, 4.0, 1)
+    small, large = (
+        dithered_l2_cost(made, 0.5, adjacency),
+        dithered_l2_cost(made, 1.0, adjacency),
+    )
+    assert large.rdp(5.0) == pytest.approx(4 * small.rdp(5.0), rel=1e-12)
+    pure = [dithered_l1_cost(made, radius, adjacency).pure_epsilon() for radius in (0.5, 1.0)]
+    assert pure[1] == pytest.approx(2 * pure[0], rel=1e-12)
+    assert math.isfinite((large * 100).epsilon(1e-5))
+
+
+@pytest.mark.parametrize("adjacency", list(Adjacency))
+def test_a_constant_table_costs_almost_nothing(adjacency: Adjacency) -> None:
+    assert dithered_l1_cost(flat(3, 2), 1.0, adjacency).pure_epsilon() < 1e-12
+    assert dithered_l2_cost(flat(3, 2), 1.0, adjacency).rdp(2.0) < 1e-11

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import bisect
 import math
 from typing import Any
 
@@ -37,60 +38,35 @@ def test_thresholds_are_the_distribution_function(mean: float, words: int) -> No
         assert (below + abs(above)) * unit <= 2
 
 
-class GivenStreams:
-    """Words chosen per stream."""
+class Given:
+    """Numbers of several words, chosen one by one."""
 
-    def __init__(self, *streams: int) -> None:
-        self.streams = streams
-
-    def uniform64(self, stream: int, start: int, count: int) -> Any:
-        return np.full(count, self.streams[stream], dtype=np.uint64)
-
-
-class GivenWords:
-    """First words chosen one by one; further ones are zero."""
-
-    def __init__(self, first: Any) -> None:
-        self.first = first
+    def __init__(self, numbers: list[int], words: int) -> None:
+        shifts = [64 * (words - 1 - place) for place in range(words)]
+        self.streams = [
+            np.array([(number >> shift) % 2**64 for number in numbers], dtype=np.uint64)
+            for shift in shifts
+        ]
 
     def uniform64(self, stream: int, start: int, count: int) -> Any:
-        return (
-            self.first[start : start + count] if stream == 0 else np.zeros(count, dtype=np.uint64)
-        )
+        return self.streams[stream][start : start + count]
 
 
+@pytest.mark.parametrize("words", [2, 3])
 @pytest.mark.parametrize("mean", [0.125, 5.5, 3e4])
-def test_a_guided_search_counts_thresholds_as_a_plain_one_does(mean: float) -> None:
-    """At random words, both ends, bucket edges and beside heads; further words decide ties."""
-    made = poisson_table(mean, 2)
-    edges, one = np.arange(1 << 16, dtype=np.uint64) << np.uint64(48), np.uint64(1)
-    drawn = np.random.default_rng(3).integers(0, 2**64, 20_000, dtype=np.uint64)
-    words = np.concatenate(
-        [drawn, edges, edges - one, made.heads + one, made.heads - one]
-    )  # 0 - 1 wraps to the last
-    words = words[~np.isin(words, made.heads)]
-    found = made.draw(GivenWords(words), 0, 0, words.size)
-    assert np.array_equal(found, made.first + np.searchsorted(made.heads, words, side="right"))
-    some = made.heads[:: max(1, made.heads.size // 20)]
-    plain = np.array([sum(t <= int(word) << 64 for t in made.thresholds) for word in some.tolist()])
-    assert np.array_equal(made.draw(GivenWords(some), 0, 0, some.size), made.first + plain)
-
-
-def test_ties_are_settled_by_the_further_words() -> None:
-    made = poisson_table(3.7, 3)
-    place = 5
-    threshold = made.thresholds[place]
-    parts = [(threshold >> (64 * (2 - w))) & (2**64 - 1) for w in range(3)]
-
-    def drawn(word: int) -> int:
-        given: Any = GivenStreams(*[(word >> (64 * (2 - w))) & (2**64 - 1) for w in range(3)])
-        return int(made.draw(given, 0, 0, 1)[0])
-
-    assert all(part > 0 for part in parts)
-    assert drawn(threshold) == made.first + place + 1
-    assert drawn(threshold - 1) == made.first + place
-    assert drawn(0) == made.first
-    assert drawn(2**192 - 1) == made.first + len(made.thresholds)
+def test_a_draw_counts_the_thresholds_up_to_its_number(mean: float, words: int) -> None:
+    """At random numbers, both ends, bucket edges, thresholds themselves and right below them."""
+    made = poisson_table(mean, words)
+    rng, low = np.random.default_rng(3), 64 * (words - 1)
+    numbers = [int(word) << low for word in rng.integers(0, 2**64, 2000, dtype=np.uint64)]
+    for bucket in range(0, 1 << 16, 97):
+        numbers += [bucket << (low + 48), (bucket << (low + 48)) - 1]
+    for threshold in made.thresholds[:: max(1, len(made.thresholds) // 50)]:
+        numbers += [threshold, threshold - 1]
+    numbers = [number % 2 ** (64 * words) for number in [*numbers, -1]]  # -1: the last of all
+    found = made.draw(Given(numbers, words), 0, 0, len(numbers))
+    wanted = [made.first + bisect.bisect_right(made.thresholds, number) for number in numbers]
+    assert found.tolist() == wanted
 
 
 @pytest.mark.parametrize("variance", [0.3, 2.0, 50.0, 1e4])

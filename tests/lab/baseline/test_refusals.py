@@ -14,10 +14,12 @@ from quietbit.errors import InvalidParameter, InvalidPayload
 from quietbit.mechanism import registry
 from quietbit.mechanism.ball import usual_kernel
 from quietbit.target import Adjacency, Target
+from quietbit_lab.baseline.cpsgd import binomial_epsilon_upper
 from quietbit_lab.baseline.discrete_gaussian import DistributedDiscreteGaussian
 from quietbit_lab.baseline.poisson_binomial import PoissonBinomial
 from quietbit_lab.baseline.ppr import PoissonRepresentation, calibrate_ppr
 from quietbit_lab.baseline.privunit import step_profile
+from quietbit_lab.baseline.sums import Distances
 from refusals import refuses
 
 
@@ -61,6 +63,8 @@ def test_sums_with_too_little_noise_or_too_few_clients_have_no_account() -> None
         DistributedDiscreteGaussian(ball, 100, 1e-3, wire_bits=8)
     with refuses("clients", 1):
         PoissonBinomial(ball, 1, 0.1)
+    with refuses("variance of the noise in the sum"):
+        binomial_epsilon_upper(100, Distances(1, 1, 1), 1, 1e-5)
 
 
 def test_ppr_pays_twice_alpha_for_what_it_simulates() -> None:

@@ -13,6 +13,7 @@ import pytest
 from scipy import stats
 
 from core.statistical.kit import FALSE_ALARM, StatisticalFailure, assert_frequencies, seed
+from lab.exact.release_kit import renyi
 from quietbit import Ball, Norm
 from quietbit.kernel.rng import seeded_rng
 from quietbit.mechanism.ball import usual_kernel
@@ -25,10 +26,6 @@ from quietbit_lab.baseline.discrete_gaussian import (
 )
 from quietbit_lab.baseline.poisson_binomial import PoissonBinomial
 from quietbit_lab.baseline.sums import Distances
-
-
-def renyi(p: Any, q: Any, alpha: float) -> float:
-    return float(np.log(np.sum(p**alpha * q ** (1 - alpha))) / (alpha - 1))
 
 
 @pytest.mark.parametrize(("variance", "clients"), [(0.25, 2), (0.25, 4), (0.5, 3), (1.0, 3)])
@@ -86,11 +83,6 @@ def test_the_binomial_theorem_covers_exact_tails(coins: int, delta: float, shift
     exact = float(np.maximum(p - math.exp(epsilon) * q, 0).sum())
     assert exact <= delta
     assert float(np.maximum(p - math.exp(epsilon / 3) * q, 0).sum()) > exact
-
-
-def test_too_few_coins_have_no_account() -> None:
-    with pytest.raises(ValueError, match="variance of the noise in the sum must be at least"):
-        binomial_epsilon_upper(100, Distances(1, 1, 1), 1, 1e-5)
 
 
 @pytest.mark.parametrize("adjacency", Adjacency)

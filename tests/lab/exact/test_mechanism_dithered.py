@@ -5,7 +5,6 @@ accepted.
 from __future__ import annotations
 
 import itertools
-import math
 from typing import Any
 
 import numpy as np
@@ -13,6 +12,7 @@ import pytest
 
 from core.exact.privacy_kit import rough
 from core.mechanism.makers import design, table
+from lab.exact.release_kit import joint, neighbours, renyi, rounded
 from quietbit import Ball, Norm
 from quietbit.target import Adjacency
 from quietbit_lab.baseline.dithered import DitheredMVU
@@ -28,30 +28,16 @@ DESIGNS = {
 def release(mechanism: DitheredMVU, update: Any) -> Any:
     """The law of the whole release: one number per vector of symbols."""
     cells = mechanism.design.spec.input_levels - 1
-    order = mechanism.ball.norm.order
     place = (np.asarray(update) / 2 + 0.5) * cells
-    low = np.minimum(np.floor(place), cells - 1).astype(int)
-    part = place - low
-    total, law = 0.0, 0.0
-    for ups in itertools.product((0, 1), repeat=len(low)):
-        index = low + np.array(ups)
-        length = float((np.abs(index / cells - 0.5) ** order).sum()) ** (1 / order)
-        chance = math.prod(np.where(ups, part, 1 - part))
-        if length > mechanism.reach or chance == 0:
-            continue
-        rows = [mechanism.design.probabilities[i] for i in index]
-        joint = rows[0]
-        for row in rows[1:]:
-            joint = np.multiply.outer(joint, row)
-        total, law = total + chance, law + chance * joint
-    assert total >= 1 - math.exp(-0.5)  # rejection ends soon
-    return np.ravel(law / total)
 
+    def rows(levels: Any) -> list[Any]:
+        return [mechanism.design.probabilities[level] for level in levels]
 
-def renyi(p: Any, q: Any, alpha: float) -> float:
-    exponent = alpha * np.log(p) + (1 - alpha) * np.log(q)
-    top = exponent.max()
-    return float((top + np.log(np.exp(exponent - top).sum())) / (alpha - 1))
+    def accepts(levels: Any) -> bool:
+        order = mechanism.ball.norm.order
+        return float(np.linalg.norm(levels / cells - 0.5, order)) <= mechanism.reach
+
+    return rounded(place, np.minimum(np.floor(place), cells - 1).astype(int), rows, accepts)
 
 
 @pytest.mark.parametrize("norm", Norm)
@@ -67,18 +53,11 @@ def test_the_release_is_as_private_as_claimed(name: str, size: int, norm: Norm) 
         np.zeros(size),
     ]
     laws = [release(mechanism, point) for point in points]
-    zero = laws[-1]
-    reference = reference_row(mechanism.design)
-    joint = reference
-    for _ in range(size - 1):
-        joint = np.multiply.outer(joint, reference)
-    assert np.allclose(zero, joint.ravel(), rtol=1e-12)  # the reference is what a zero sends
+    reference = [reference_row(mechanism.design)] * size
+    assert np.allclose(laws[-1], joint(reference), rtol=1e-12)  # it is what a zero sends
     for adjacency in Adjacency:
         claim = mechanism.privacy(adjacency)
-        pairs = itertools.permutations(laws, 2)
-        if adjacency is Adjacency.ZERO_OUT:
-            pairs = itertools.chain(((law, zero) for law in laws), ((zero, law) for law in laws))
-        for p, q in pairs:
+        for p, q in neighbours(laws, adjacency):
             for alpha in (1.1, 2.0, 16.0, 300.0):
                 assert renyi(p, q, alpha) <= claim.rdp(alpha) + 1e-11 * alpha / (alpha - 1)
             if norm is Norm.L1:
@@ -91,8 +70,6 @@ def test_the_account_is_attained_by_rows() -> None:
     curve = dithered_l2_cost(design, 0.5, Adjacency.REPLACE_ONE)
     best = max(
         renyi(design.probabilities[i], design.probabilities[k], 3.0) / (levels[i] - levels[k]) ** 2
-        for i in range(5)
-        for k in range(5)
-        if i != k
+        for i, k in itertools.permutations(range(5), 2)
     )
     assert curve.rdp(3.0) == pytest.approx(best, rel=1e-10)

@@ -1,7 +1,4 @@
-"""Skellam noise after independent rounding.
-
-Every step of the proof, and the bound, against sums at 40 digits.
-"""
+"""Skellam noise after independent rounding: the bound against sums at 40 digits."""
 
 from __future__ import annotations
 
@@ -14,6 +11,7 @@ import mpmath as mp
 import numpy as np
 import pytest
 
+from lab.exact.release_kit import renyi_of_logs
 from quietbit import InvalidParameter
 from quietbit_lab.baseline.skellam_cost import (
     curvature_upper,
@@ -61,12 +59,6 @@ def mixture(variance: float, y: float) -> Any:
     return np.logaddexp(down + logs[inside - low], up + logs[inside - low - 1])
 
 
-def renyi(p: Any, q: Any, alpha: float) -> float:
-    exponent = p + (alpha - 1) * (p - q)
-    top = exponent.max()
-    return float(top + np.log(np.exp(exponent - top).sum())) / (alpha - 1)
-
-
 @pytest.mark.parametrize("variance", [0.25, 1.0, 3.99, 4.0, 4.01, 30.0, 1e3, 1e5])
 def test_the_curvature_is_that_of_the_mode(variance: float) -> None:
     with mp.workdps(DIGITS):
@@ -83,37 +75,6 @@ def test_the_curvature_is_that_of_the_mode(variance: float) -> None:
         assert found == sorted(found, reverse=True)
 
 
-def test_the_lower_solution_stays_below() -> None:
-    """L' <= 1 - L/x - L^2 from x = 4 on, in whole numbers.
-
-    With t = 1/x, t^3 (16 - 49 t - 4 t^2 - 4 t^3)/64 is left.
-    """
-    t = mp.mpf(1) / 4
-    assert 16 - 49 * t - 4 * t**2 - 4 * t**3 > 0  # and it falls in t
-    for x in (4, 5, 17):
-        one = mp.mpf(1) / x
-        low, slope = 1 - one / 2 - one**2 / 8 - one**3 / 4, one**2 / 2 + one**3 / 4 + 3 * one**4 / 4
-        left = 1 - low * one - low**2 - slope
-        assert mp.almosteq(left, one**3 * (16 - 49 * one - 4 * one**2 - 4 * one**3) / 64, 1e-12)
-        assert low < mp.besseli(1, x) / mp.besseli(0, x)
-
-
-@pytest.mark.parametrize("variance", VARIANCES)
-def test_powers_are_below_a_moved_law_point_by_point(variance: float) -> None:
-    """S_j^a S^(1-a) <= e^(kappa a (a-1) j^2/2) S_{aj}; both signs of j are one by reflection."""
-    z, logs = tables(variance)
-    kappa = curvature_upper(variance)
-    at = dict(zip(z.tolist(), logs.tolist(), strict=True))
-    least = math.inf
-    for a, j in itertools.product((2, 3, 5, 9), (1, 2, 4)):
-        inside = [k for k in at if k - a * j in at and k - j in at]
-        left = np.array([a * at[k - j] + (1 - a) * at[k] for k in inside])
-        right = np.array([at[k - a * j] for k in inside]) + kappa * a * (a - 1) * j * j / 2
-        assert np.all(left <= right + 1e-9)
-        least = min(least, float((right - left).min()))
-    assert least < 0.3 * kappa  # near the mode it is all but an equality
-
-
 @pytest.mark.parametrize("variance", VARIANCES)
 def test_the_mixture_against_the_noise_is_the_larger_way_round_and_below_the_binomial_moment(
     variance: float,
@@ -121,7 +82,7 @@ def test_the_mixture_against_the_noise_is_the_larger_way_round_and_below_the_bin
     kappa, base = curvature_upper(variance), mixture(variance, 0.0)
     for alpha, p in itertools.product((2, 3, 7, 12), (1e-3, 0.1, 0.37, 0.5, 0.8, 0.99, 1.0)):
         mixed = mixture(variance, p)
-        forward, backward = renyi(mixed, base, alpha), renyi(base, mixed, alpha)
+        forward, backward = renyi_of_logs(mixed, base, alpha), renyi_of_logs(base, mixed, alpha)
         assert backward <= forward + 1e-11
         moment = mp.fsum(
             mp.binomial(alpha, j)
@@ -131,19 +92,6 @@ def test_the_mixture_against_the_noise_is_the_larger_way_round_and_below_the_bin
             for j in range(alpha + 1)
         )
         assert forward <= float(mp.log(moment)) / (alpha - 1) + 1e-11
-
-
-@pytest.mark.parametrize("distance", [0.2, 0.75, 1.3, 2.6])
-def test_at_a_given_distance_the_worst_pair_has_a_point_on_the_grid(distance: float) -> None:
-    for alpha in (1.5, 2.0, 6.0):
-        free = max(
-            renyi(mixture(4.0, y + distance), mixture(4.0, y), alpha) for y in np.linspace(0, 1, 41)
-        )
-        ends = (0.0, 1 - math.fmod(distance, 1))
-        assert (
-            free
-            <= max(renyi(mixture(4.0, y + distance), mixture(4.0, y), alpha) for y in ends) + 1e-12
-        )
 
 
 DISTANCES = (
@@ -178,7 +126,7 @@ def worst(variance: float, alpha: float) -> tuple[float, float]:
         claim = rounded_skellam_rdp_upper(alpha, distance, variance)
         for place in (*PLACES, 1 - math.fmod(distance, 1)):
             p, q = mixture(variance, place + distance), mixture(variance, place)
-            found = max(renyi(p, q, alpha), renyi(q, p, alpha))
+            found = max(renyi_of_logs(p, q, alpha), renyi_of_logs(q, p, alpha))
             if found > 1e-7:  # smaller ones are lost in the rounding of this test's sums
                 shares.append(found / claim)
     return max(shares), min(shares)
@@ -201,7 +149,7 @@ def test_steps_of_many_cells_cost_what_gaussian_noise_does() -> None:
         gaussian = 4 * distance**2 / 200
         assert (
             gaussian * 0.97
-            <= renyi(p, q, 4.0)
+            <= renyi_of_logs(p, q, 4.0)
             <= rounded_skellam_rdp_upper(4.0, distance, 100.0)
             <= 1.03 * gaussian
         )
@@ -210,9 +158,9 @@ def test_steps_of_many_cells_cost_what_gaussian_noise_does() -> None:
 def test_noise_of_nine_tenths_of_the_variance_is_caught() -> None:
     claim = rounded_skellam_rdp_upper(3.0, 0.5, 100.0)
     assert (
-        renyi(mixture(90.0, 0.5), mixture(90.0, 0.0), 3.0)
+        renyi_of_logs(mixture(90.0, 0.5), mixture(90.0, 0.0), 3.0)
         > claim
-        > renyi(mixture(100.0, 0.5), mixture(100.0, 0.0), 3.0)
+        > renyi_of_logs(mixture(100.0, 0.5), mixture(100.0, 0.0), 3.0)
     )
 
 

@@ -1,9 +1,13 @@
 """The Skellam bound against divergences summed exactly, term by term."""
 
+import math
+
 import mpmath as mp
 import pytest
 
+from quietbit.errors import InvalidParameter
 from quietbit_lab.baseline.skellam_cost import skellam_cost, skellam_rdp_upper
+from refusals import refuses
 
 ORDERS = (1.05, 1.5, 2.0, 2.5, 3.0, 6.4, 17.0)
 
@@ -60,3 +64,17 @@ def test_half_the_variance_is_caught():
     """
     law = pmf(12.5, 160)
     assert float(divergence(law, 5, 3.0)) > skellam_rdp_upper(3.0, 5, 5, 25.0)
+
+
+@pytest.mark.parametrize(
+    "bad", [(0.0, 1.0, 1.0), (1.0, 2.0, 1.0), (2.0, 1.0, 0.0), (math.nan, 1.0, 1.0)]
+)
+def test_distances_and_variances_without_a_meaning_are_refused(bad):
+    with pytest.raises(InvalidParameter):
+        skellam_cost(*bad)
+
+
+@pytest.mark.parametrize("bad", [1.0, math.nan, math.inf])
+def test_orders_without_a_meaning_are_refused(bad):
+    with refuses("alpha"):
+        skellam_rdp_upper(bad, 2.0, 1.0, 1.0)
