@@ -25,11 +25,6 @@ def test_a_binomial_exceeds_its_limits_with_no_more_than_the_doubt(
     assert stats.binom.cdf(math.floor(mean - below), trials, chance) <= doubt
 
 
-def test_the_limits_are_not_wasteful() -> None:
-    """For many small terms they tend to the normal ones, which are about 7 % smaller."""
-    assert bernstein_limit(1e6, 1.0, 1e-9) / 1e3 == pytest.approx(stats.norm.isf(1e-9), rel=0.08)
-
-
 def test_limit_and_tail_are_inverse_to_one_another() -> None:
     for variance, reach, doubt in ((1.0, 0.0, 1e-3), (50.0, 2.0, 1e-9), (1e-3, 5.0, 1e-6)):
         limit = bernstein_limit(variance, reach, doubt)

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import itertools
 import math
 from typing import Any
 
@@ -26,30 +25,6 @@ def length(points: Any, norm: Norm) -> float:
 
 @pytest.mark.parametrize("norm", Norm)
 @pytest.mark.parametrize("offset", [False, True])
-@pytest.mark.parametrize("size", [1, 2, 5, 8])
-def test_a_try_succeeds_often_enough_by_enumeration(norm: Norm, offset: bool, size: int) -> None:
-    """The exact probability that unconditional rounding is within the bound, for many vectors on
-    the sphere.
-    """
-    rng = np.random.default_rng(size)
-    for reach in (0.01, 0.5, 1.0, 3.7):
-        bound = length_upper(norm, reach, size, offset=offset)
-        for _ in range(6):
-            vector = rng.normal(size=size) * rng.integers(0, 2, size=size) + 1e-9
-            vector *= reach / np.linalg.norm(vector, ord=norm.order)
-            shift = 0.5 if offset else 0.0
-            low = np.floor(vector - shift)
-            part = vector - shift - low
-            success = 0.0
-            for ups in itertools.product((0, 1), repeat=size):
-                points = 2 * (low + np.array(ups) + shift)
-                if length(points, norm) <= bound:
-                    success += math.prod(np.where(ups, part, 1 - part))
-            assert success >= 1 - math.exp(-0.5) - 1e-12
-
-
-@pytest.mark.parametrize("norm", Norm)
-@pytest.mark.parametrize("offset", [False, True])
 def test_the_bound_always_holds_and_points_are_neighbours(norm: Norm, offset: bool) -> None:
     random, rng = np.random.default_rng(0), seeded_rng(3)
     for size in (1, 3, 20, 400):
@@ -68,13 +43,11 @@ def test_the_bound_always_holds_and_points_are_neighbours(norm: Norm, offset: bo
 def test_the_last_resort_is_always_short_enough(norm: Norm, offset: bool) -> None:
     rng, unlucky = np.random.default_rng(1), UnluckyBlock()
     given: Any = unlucky
-    vectors = [rng.normal(size=size) * scale for size in (1, 2, 7, 50) for scale in (0.3, 1.0, 5.0)]
-    vectors.append(np.full(50, 0.6))
+    vectors = [rng.normal(size=size) * scale for size in (1, 7, 50) for scale in (0.3, 5.0)]
     met = 0
-    for vector in vectors:
-        bound = length_upper(
-            norm, float(np.linalg.norm(vector, ord=norm.order)), vector.size, offset=offset
-        )
+    for vector in [*vectors, np.full(50, 0.6)]:
+        reach = float(np.linalg.norm(vector, ord=norm.order))
+        bound = length_upper(norm, reach, vector.size, offset=offset)
         points = conditional_rounding(vector, norm, bound, given, offset=offset)
         assert length(points, norm) <= bound
         assert np.all(points % 2 == int(offset))

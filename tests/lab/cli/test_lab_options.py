@@ -1,6 +1,3 @@
-import pytest
-
-from quietbit.errors import QuietbitError
 from quietbit_lab.cli.options import check_folder, number_or_word
 
 
@@ -12,9 +9,3 @@ def test_words_become_the_library_s():
 def test_a_folder_is_made_and_left_empty(tmp_path):
     check_folder(tmp_path / "new" / "deep")
     assert list((tmp_path / "new" / "deep").iterdir()) == []
-
-
-def test_a_folder_in_a_file_is_refused(tmp_path):
-    (tmp_path / "file").write_text("x")
-    with pytest.raises(QuietbitError, match="Cannot write"):
-        check_folder(tmp_path / "file")

@@ -1,9 +1,6 @@
-import json
-from pathlib import Path
-
 import pytest
 
-from cli.kit import assert_refused, shell
+from cli.kit import shell
 from lab.report.makers import runs
 from quietbit._files import write_json
 
@@ -31,23 +28,3 @@ def test_writes_one_page_about_all_runs(capsys, tmp_path, folder):
         "bytes": out.stat().st_size,
         "saved": str(out),
     }
-
-
-def test_bad_input_writes_nothing(capsys, tmp_path, folder, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "empty").mkdir()
-    (tmp_path / "other.json").write_text(json.dumps({"format": "something"}))
-    cases = {
-        (): "RUNS",
-        ("missing.json",): "Cannot read missing.json",
-        ("empty",): "no runs in empty",
-        ("other.json",): "not a run record",
-        ("runs", "--out", "page.pdf"): "must be .html",
-        ("runs", "--out", "no/page.html"): "Cannot write",
-        ("runs", "runs"): "different",
-        (str(Path("runs") / "0.json"), "missing"): "Cannot read missing",
-    }
-    before = sorted(tmp_path.rglob("*"))
-    for words, mention in cases.items():
-        assert_refused(shell(capsys, "report", *words), mention)
-    assert sorted(tmp_path.rglob("*")) == before

@@ -1,8 +1,7 @@
-import json
-
 import pytest
 
 from cli.kit import assert_refused, shell
+from quietbit_lab.experiment.lines import read_lines
 
 TEXT = """
 name = "little"
@@ -38,73 +37,28 @@ def file(tmp_path):
 
 def test_sweep_resume_and_figure(capsys, tmp_path, file):
     runs = tmp_path / "runs"
-    result = shell(capsys, "sweep", file, "--out", runs, "--json")
+    words = f"sweep {file} --out {runs} --json"
+    result = shell(capsys, words)
     assert result.json["jobs"] == result.json["ran"] == 6
-    assert shell(capsys, "sweep", file, "--out", runs, "--resume", "--json").json["ran"] == 0
-    assert_refused(shell(capsys, "sweep", file, "--out", runs, "--json"), "--resume")
-    for end, start in (("png", b"\x89PNG"), ("pdf", b"%PDF")):
-        picture = tmp_path / f"f.{end}"
-        drawn = shell(capsys, "figure", "little", "--runs", runs, "--out", picture, "--json")
-        assert drawn.code == 0
-        assert picture.read_bytes().startswith(start)
-    assert drawn.json["I-MVU"][0][-1] == 2
-    assert_refused(
-        shell(capsys, "figure", "other", "--runs", runs, "--out", tmp_path / "o.png"), "other"
-    )
+    assert shell(capsys, words, "--resume").json["ran"] == 0
+    assert_refused(shell(capsys, words), "--resume")
+    picture = tmp_path / "f.png"
+    drawn = shell(capsys, f"figure little --runs {runs} --json --out", picture).json
+    assert picture.read_bytes().startswith(b"\x89PNG")
+    assert drawn["I-MVU"][0][-1] == 2
 
 
 def test_the_reduced_grid(capsys, tmp_path, file):
-    assert (
-        shell(capsys, "sweep", file, "--out", tmp_path / "r", "--reduced", "--json").json["jobs"]
-        == 3
-    )
-
-
-def test_bad_input_is_one_sentence(capsys, tmp_path, monkeypatch, file):
-    monkeypatch.chdir(tmp_path)
-    assert_refused(shell(capsys, "sweep", "none.toml"), "none.toml")
-    file.write_text(TEXT.replace("digits", "imagenet"))
-    assert_refused(shell(capsys, "sweep", file), "imagenet")
-    assert_refused(shell(capsys, "figure", "little", "--runs", "nowhere"), "nowhere")
-    (tmp_path / "empty").mkdir()
-    assert_refused(shell(capsys, "figure", "little", "--runs", "empty"), "empty")
+    assert shell(capsys, f"sweep {file} --reduced --json --out", tmp_path / "r").json["jobs"] == 3
 
 
 def test_a_device_and_pieces(capsys, tmp_path, file):
-    """On a device the same results arrive in pieces; what needs a GPU or a device says so."""
+    """On a device the same results arrive in pieces."""
     runs = tmp_path / "runs"
-    first = shell(
-        capsys, "sweep", file, "--out", runs, "--device", "cpu", "--minutes", 1e-9, "--json"
-    )
-    assert (first.json["ran"], first.json["left"]) == (0, 6)
-    again = shell(
-        capsys,
-        "sweep",
-        file,
-        "--out",
-        runs,
-        "--device",
-        "cpu",
-        "--resume",
-        "--drop-behind",
-        90,
-        "--json",
-    )
-    assert (again.json["ran"], again.json["left"]) == (6, 0)
-    lines = [
-        json.loads(line)["record"] for line in (runs / "results.jsonl").read_text().splitlines()
-    ]
-    assert {line["draws"] for line in lines} == {"every client", "law of the sum"}
-    assert_refused(
-        shell(capsys, "sweep", file, "--out", tmp_path / "x", "--drop-behind", 5), "device"
-    )
-    assert_refused(
-        shell(capsys, "sweep", file, "--out", tmp_path / "x", "--device", "meta"), "device"
-    )
-    assert_refused(
-        shell(capsys, "sweep", file, "--out", tmp_path / "x", "--device", "cpu", "--workers", 2),
-        "workers",
-    )
-    words = ("--device", "cpu", "--drop-behind", "nan")
-    assert_refused(shell(capsys, "sweep", file, "--out", tmp_path / "x", *words), "behind")
-    assert not (tmp_path / "x").exists()
+    words = f"sweep {file} --device cpu --json --out {runs}"
+    first = shell(capsys, words, "--minutes", 1e-9).json
+    assert (first["ran"], first["left"]) == (0, 6)
+    again = shell(capsys, words, "--resume", "--drop-behind", 90).json
+    assert (again["ran"], again["left"]) == (6, 0)
+    draws = {line["record"]["draws"] for line in read_lines(runs / "results.jsonl")}
+    assert draws == {"every client", "law of the sum"}

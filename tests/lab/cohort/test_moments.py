@@ -12,7 +12,7 @@ from quietbit.mechanism.ball import Ball, Norm
 from quietbit_lab.baseline.dithered import DitheredMVU
 from quietbit_lab.baseline.noise import Laplace, Sign
 from quietbit_lab.cohort.means import together, way_of
-from quietbit_lab.cohort.moments import fit_moments, power_sums
+from quietbit_lab.cohort.moments import fit_moments
 from quietbit_lab.design.search import solve
 
 BALL, TAXI = Ball(Norm.L2, 40_000), Ball(Norm.L1, 40_000)
@@ -33,25 +33,6 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("name", CASES)
-def test_polynomials_are_the_mechanisms_mean_and_variance(name):
-    """On points of both signs that no fit has seen."""
-    mechanism, share = CASES[name]
-    moments, radius = fit_moments(mechanism, share, 500), 1.0
-    for z in np.random.default_rng(1).uniform(-1, 1, size=200):
-        mean = (
-            radius
-            * sum(c * abs(z) ** k for c, k in zip(moments.mean, moments.odd, strict=True))
-            * np.sign(z)
-        )
-        variance = radius**2 * sum(
-            c * abs(z) ** k for c, k in zip(moments.variance, (0, *moments.even), strict=True)
-        )
-        value = z * radius * share
-        assert mean == pytest.approx(mechanism.expectation(value), rel=4e-4)
-        assert variance == pytest.approx(mechanism.variance(value), rel=4e-4)
-
-
 class Lopsided:
     """Whose mean is 0.2 more than the update."""
 
@@ -67,23 +48,6 @@ def test_a_normal_stands_for_no_bent_or_lopsided_law_and_no_small_cohort():
     assert fit_moments(interpolated(5.0), 1.0, 500) is None  # bent
     assert fit_moments(interpolated(5.0), 0.2, 20) is None  # too few clients
     assert fit_moments(Lopsided(), 0.1, 500) is None
-
-
-def test_powers_of_products_are_products_of_powers():
-    rng = np.random.default_rng(0)
-    errors, features = rng.standard_normal((2, 3, 5)), rng.standard_normal((5, 8))
-    columns = torch.tensor([[0.5, 2.0], [3.0, -1.0]], dtype=torch.float64)[:, :, None, None]
-    u = np.einsum("gkm,mf->gkmf", errors, features)
-    for powers, signed in (((1, 2), True), ((2, 3), True), ((1, 4), False), ((2, 3), False)):
-        found = power_sums(
-            torch.tensor(errors), torch.tensor(features), powers, columns, signed=signed
-        )
-        sign = np.sign(u) if signed else 1.0
-        wanted = sum(
-            columns[place].numpy() * (sign * np.abs(u) ** power).sum(axis=2)
-            for place, power in enumerate(powers)
-        )
-        np.testing.assert_allclose(found.numpy(), wanted, rtol=1e-12)
 
 
 @pytest.mark.parametrize("name", CASES)

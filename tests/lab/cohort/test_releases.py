@@ -9,7 +9,7 @@ from quietbit.kernel.rng import seeded_rng
 from quietbit.mechanism.rotation import Rotation
 from quietbit.wire.uplink import Uplink
 from quietbit_lab.cohort.means import unit_mean
-from quietbit_lab.cohort.releases import kept_rows, rotated, rotated_back, vector_mean
+from quietbit_lab.cohort.releases import rotated, rotated_back, vector_mean
 
 torch = pytest.importorskip("torch")
 DIMENSION, CLIENTS, DRAWS, COHORTS = 24, 8, 4000, 60
@@ -50,15 +50,15 @@ def sent(mechanism, rows, cohorts, seed):
 
 
 def apart(one, other):
-    """Return the largest difference of first and second moments, in standard errors."""
-    worst = 0.0
-    axes = np.vstack([np.eye(DIMENSION)[:3], np.ones(DIMENSION) / np.sqrt(DIMENSION)])
-    for axis in axes:
+    """Return the largest difference of first and second moments along four directions, in standard
+    errors.
+    """
+    worst, size = 0.0, one.shape[1]
+    for axis in np.vstack([np.eye(size)[[0, size // 3, -1]], np.ones(size) / np.sqrt(size)]):
         for power in (1, 2):
             a, b = (one @ axis) ** power, (other @ axis) ** power
-            worst = max(
-                worst, abs(a.mean() - b.mean()) / np.sqrt(a.var() / a.size + b.var() / b.size)
-            )
+            spread = np.sqrt(a.var() / a.size + b.var() / b.size)
+            worst = max(worst, abs(a.mean() - b.mean()) / max(spread, 1e-12))
     return worst
 
 
@@ -73,27 +73,6 @@ def test_means_have_the_moments_of_real_payloads(name):
         real = real / mechanism.slope_at_zero
     assert apart(law, real) < Z
     assert apart(law, real * 2 + 0.5) > Z  # the test can fail
-
-
-def test_cohorts_side_by_side_do_not_mix():
-    """A cohort of zeros beside one of large updates keeps its mean at zero."""
-    mechanism = mechanism_of("vmvu")
-    rows = torch.from_numpy(np.stack([np.zeros((CLIENTS, DIMENSION), dtype=np.float32), rows_of()]))
-    found = torch.stack(
-        [vector_mean(rows, mechanism, torch.Generator().manual_seed(seed)) for seed in range(100)]
-    )
-    zero, other = found[:, 0, 0].numpy(), found[:, 1, 0].numpy()
-    assert abs(zero.mean()) < Z * zero.std() / 10
-    assert abs(other.mean()) > Z * other.std() / 10
-
-
-def test_kept_rows_are_the_rotations_coordinates():
-    rows = torch.from_numpy(rows_of())
-    places, values = kept_rows(rows, 8, 3, torch.Generator().manual_seed(0))
-    again = kept_rows(rows, 8, 3, torch.Generator().manual_seed(5), places)[1]
-    assert torch.equal(values, again)
-    assert bool((values.norm(dim=1) <= 1 + 1e-5).all())
-    assert bool((places // 4 == torch.arange(8)).all())  # one of each stratum of 32 / 8 places
 
 
 @pytest.mark.parametrize(("size", "block"), [(64, 16), (75, 16), (9, 8)])

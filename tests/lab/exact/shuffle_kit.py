@@ -58,11 +58,8 @@ def transcripts(
     ``order``: permutations by number with their probabilities; all alike where None.
     """
     permutations = list(itertools.permutations(range(clients)))
-    chosen = (
-        order
-        if order is not None
-        else [(k, Fraction(1, len(permutations))) for k in range(len(permutations))]
-    )
+    alike = [(k, Fraction(1, len(permutations))) for k in range(len(permutations))]
+    chosen = alike if order is None else order
     whole: Counter[tuple[int, ...]] = Counter()
     for number, weight in chosen:
         paths: Law = {(): weight}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 from functools import cache
 from typing import Any
@@ -75,44 +74,7 @@ def test_the_curvature_is_that_of_the_mode(variance: float) -> None:
         assert found == sorted(found, reverse=True)
 
 
-@pytest.mark.parametrize("variance", VARIANCES)
-def test_the_mixture_against_the_noise_is_the_larger_way_round_and_below_the_binomial_moment(
-    variance: float,
-) -> None:
-    kappa, base = curvature_upper(variance), mixture(variance, 0.0)
-    for alpha, p in itertools.product((2, 3, 7, 12), (1e-3, 0.1, 0.37, 0.5, 0.8, 0.99, 1.0)):
-        mixed = mixture(variance, p)
-        forward, backward = renyi_of_logs(mixed, base, alpha), renyi_of_logs(base, mixed, alpha)
-        assert backward <= forward + 1e-11
-        moment = mp.fsum(
-            mp.binomial(alpha, j)
-            * mp.mpf(p) ** j
-            * mp.mpf(1 - p) ** (alpha - j)
-            * mp.exp(kappa * j * (j - 1) / 2)
-            for j in range(alpha + 1)
-        )
-        assert forward <= float(mp.log(moment)) / (alpha - 1) + 1e-11
-
-
-DISTANCES = (
-    0.003,
-    0.02,
-    0.1,
-    0.3,
-    0.5,
-    0.7,
-    0.95,
-    1.0,
-    1.05,
-    1.33,
-    1.5,
-    1.9,
-    2.0,
-    2.5,
-    3.4,
-    6.5,
-    11.25,
-)
+DISTANCES = (0.003, 0.02, 0.1, 0.3, 0.5, 0.7, 0.95, 1.0, 1.33, 1.9, 2.0, 2.5, 6.5, 11.25)
 PLACES = (0.0, 0.01, 0.5, 0.66, 0.999)
 
 
@@ -143,18 +105,6 @@ def test_no_pair_exceeds_the_bound_and_the_worst_comes_near(variance: float, tig
             assert most >= tight
 
 
-def test_steps_of_many_cells_cost_what_gaussian_noise_does() -> None:
-    for distance in (3.4, 11.25):
-        p, q = mixture(100.0, distance), mixture(100.0, 0.0)
-        gaussian = 4 * distance**2 / 200
-        assert (
-            gaussian * 0.97
-            <= renyi_of_logs(p, q, 4.0)
-            <= rounded_skellam_rdp_upper(4.0, distance, 100.0)
-            <= 1.03 * gaussian
-        )
-
-
 def test_noise_of_nine_tenths_of_the_variance_is_caught() -> None:
     claim = rounded_skellam_rdp_upper(3.0, 0.5, 100.0)
     assert (
@@ -176,13 +126,6 @@ def test_far_more_noise_than_a_step_costs_what_gaussian_noise_does() -> None:
     ):
         claim = rounded_skellam_rdp_upper(alpha, 1000.0, 1e7) / (alpha * 1000.0**2 / 2e7)
         assert 1 <= claim <= 1 + close
-
-
-def test_moments_are_convex_in_the_order() -> None:
-    orders = np.concatenate([np.linspace(1.01, 12, 80), np.geomspace(12.5, 2000, 60)])
-    moments = np.array([(a - 1) * rounded_skellam_rdp_upper(float(a), 2.0, 2500.0) for a in orders])
-    slopes = np.diff(moments) / np.diff(orders)
-    assert np.all(slopes[1:] >= slopes[:-1] * (1 - 1e-3))
 
 
 def test_nothing_is_claimed_where_noise_is_too_little_or_orders_are_too_large() -> None:

@@ -44,19 +44,6 @@ def test_bound_dominates_exact_divergences(variance):
                 assert bound <= exact * 1.2
 
 
-def test_vectors_and_chords():
-    variance, alpha = 9.0, 2.5
-    law = pmf(variance, 120)
-    shifts = (1, 3, 0, 2)
-    exact = sum(float(divergence(law, shift, alpha)) for shift in shifts)
-    l1, l2 = float(sum(shifts)), sum(shift * shift for shift in shifts) ** 0.5
-    curve = skellam_cost(l1, l2, variance)
-    assert exact <= curve.rdp(alpha)
-    chord = (1 * curve.rdp(2.0) + 2 * curve.rdp(3.0)) / 2
-    assert curve.rdp(2.5) * 1.5 == pytest.approx(chord, rel=1e-9)
-    assert curve.rdp(1.5) == pytest.approx(curve.rdp(2.0), rel=1e-9)
-
-
 def test_half_the_variance_is_caught():
     """The exact divergence of noise with half the variance exceeds the bound.
 

@@ -71,59 +71,48 @@ def test_the_best_step_has_both_neighbours_tried(femnist):
     assert femnist.best({0.1: 0.5, 0.2: 0.5}) == 0.1
 
 
+LABELS = ["I-MVU, 1", "I-MVU, 3", "Gaussian", "Skellam", "SignSGD", "without"]  # 8 are shipped
+
+
 @pytest.mark.long
 def test_choices_come_from_held_out_writers_and_reports_from_all(femnist, monkeypatch, tmp_path):
     """The full program with 239 parameters, one epsilon, two seeds and ten rounds."""
-    whole = writers()
+    whole, three = writers(), "I-MVU, 3 bits, 8 levels"
 
     class Small(femnist.Problems):
         def __call__(self, task, seed):
             dataset = femnist.held_out(whole, task["held_out"]) if "held_out" in task else whole
-            return ModuleProblem(
-                dataset, Partition.by_owner(dataset.writers, task["least"]), network
-            )
+            split = Partition.by_owner(dataset.writers, task["least"])
+            return ModuleProblem(dataset, split, network)
 
     monkeypatch.setattr(femnist, "Problems", Small)
-    back = tmp_path / "back.gz"
-    words = ["--back", str(back), "--epsilon", "8", "--seeds", "1", "2", "--rounds", "10"]
-    words += [
-        "--labels",
-        "I-MVU, 1",
-        "I-MVU, 3",
-        "Gaussian",
-        "Skellam",
-        "SignSGD",
-        "without",
-    ]  # 8 levels are shipped
+    words = f"--back {tmp_path}/back.gz --epsilon 8 --seeds 1 2 --rounds 10 --labels".split()
 
     def run(out, *more):
         monkeypatch.setattr(sys, "argv", ["run_femnist.py", "--out", str(out), *more])
         femnist.main()
+        return [finished(out / name) for name in femnist.FOLDERS]
 
-    run(tmp_path, *words)
-    choice, fig5, fig6 = (finished(tmp_path / name) for name in femnist.FOLDERS)
+    choice, fig5, fig6 = run(tmp_path, *words, *LABELS)
     assert {line["record"]["settings"]["seed"] for line in choice} == {femnist.CHOOSING}
     assert all(line["record"]["task"]["held_out"] == 10 for line in choice)
     assert not any("held_out" in line["record"]["task"] for line in fig5 + fig6)
     assert len(fig5) == 2 * 5  # seeds x (four mechanisms, and none)
-    assert [line["label"] for line in fig6] == ["I-MVU, 3 bits, 8 levels"] * 2
+    assert [line["label"] for line in fig6] == [three] * 2
+    tried = {}
+    for line in choice:
+        points = tried.setdefault(line["label"], {})
+        points[line["record"]["settings"]["lr"]] = line["record"]["points"][-1]["accuracy"]
     for line in fig5 + fig6:
-        tried = {
-            other["record"]["settings"]["lr"]: other["record"]["points"][-1]["accuracy"]
-            for other in choice
-            if other["label"] == line["label"]
-        }
-        assert line["record"]["settings"]["lr"] == femnist.best(tried)
-        if line["record"]["settings"]["mechanism"] != "none":
+        settings = line["record"]["settings"]
+        assert settings["lr"] == femnist.best(tried[line["label"]])
+        if settings["mechanism"] != "none":
             assert 7 < line["record"]["points"][-1]["epsilon_upper"] <= 8
-    again = tmp_path / "again"
     monkeypatch.setattr(femnist.BatchTogether, "train", None)  # nothing is left to be trained
-    run(again, *words)
-    for name in femnist.FOLDERS:
-        assert [line["job"] for line in finished(again / name)] == [
-            line["job"] for line in finished(tmp_path / name)
-        ]
-    run(again, "--keep", str(tmp_path))
+    again = run(tmp_path / "again", *words, *LABELS)
+    jobs = [[line["job"] for line in lines] for lines in again]
+    assert jobs == [[line["job"] for line in lines] for lines in (choice, fig5, fig6)]
+    run(tmp_path / "again", "--keep", str(tmp_path))
     kept = read_results(tmp_path / "fig6-femnist.jsonl.gz")
-    assert {line["label"] for line in kept} == {*femnist.SHARED, "I-MVU, 3 bits, 8 levels"}
+    assert {line["label"] for line in kept} == {*femnist.SHARED, three}
     assert len(read_results(tmp_path / "fig5-femnist.jsonl.gz")) == len(fig5)

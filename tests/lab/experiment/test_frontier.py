@@ -66,23 +66,23 @@ def test_choosing_runs_say_which_points_and_the_others_what_they_are_worth():
     """The step of 2 is lucky where it chooses; that of 3 is the best of those that report."""
     lucky = [
         result("I", 9, [(5, 1.0, a), (9, 2.0, a + 0.1)], lr=lr)
-        for lr, a in ((1, 0.5), (2, 0.8), (3, 0.4))
+        for lr, a in {1: 0.5, 2: 0.8, 3: 0.4}.items()
     ]
     worth = [
         result("I", seed, [(5, 1.0, a), (9, 2.0, a)], lr=lr)
         for seed in (1, 2)
-        for lr, a in ((2, 0.3), (3, 0.9))
+        for lr, a in {2: 0.3, 3: 0.9}.items()
     ]
     alone = [result("G", 1, [(9, 3.0, 0.7)])]
-    lines = reported([{**one, "chooses": True} for one in lucky] + worth + alone)
+    choosing = [one | {"chooses": True} for one in lucky]
+    lines = reported(choosing + worth + alone)
     assert [(p.epsilon_upper, p.accuracy, p.seeds, p.settings["lr"]) for p in lines["I"]] == [
         (1.0, 0.3, 2, 2),
         (2.0, 0.3, 2, 2),
     ]
     assert [p.accuracy for p in lines["G"]] == [0.7]
-    unmarked = reported(lucky + worth)["I"]
-    assert unmarked[0].settings["lr"] == 3
-    assert reported([{**one, "chooses": True} for one in lucky]) == {}
+    assert reported(lucky + worth)["I"][0].settings["lr"] == 3  # unmarked
+    assert reported(choosing) == {}
 
 
 def test_runs_of_several_lengths_report_one_point():

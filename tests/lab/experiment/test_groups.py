@@ -36,13 +36,10 @@ def test_intervals_cover_the_accuracy_of_every_group(epsilon):
 def test_a_small_group_has_the_wider_interval_and_none_may_be_absent():
     asked = Evaluation(Evaluate(2.0, bins=4), adjacency="replace-one")
     large, small = group_accuracies(asked, ("a", "b"), (0.7, 0.2, 0.05, 0.05), 2000)
-    assert large["accuracy"] == pytest.approx(0.7 / 0.9)
-    assert small["accuracy"] == pytest.approx(0.5)
+    assert (large["accuracy"], small["accuracy"]) == pytest.approx((0.7 / 0.9, 0.5))
     assert small["high"] - small["low"] > large["high"] - large["low"]
     absent = group_accuracies(asked, ("a", "b"), (0.7, 0.3, 0.0, 0.0), 2000)[1]
-    assert absent["accuracy"] is None
-    assert absent["low"] == 0.0
-    assert absent["high"] == 1.0
+    assert (absent["accuracy"], absent["low"], absent["high"]) == (None, 0.0, 1.0)
 
 
 def test_groups_are_two_cells_each_and_different():

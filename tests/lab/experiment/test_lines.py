@@ -60,5 +60,5 @@ def test_one_writer_at_a_time(tmp_path):
 
 
 def test_importing_needs_no_posix_locks():
-    code = "import sys; sys.modules['fcntl'] = None; import quietbit_lab.experiment.sweep"
+    code = "import sys; sys.modules['fcntl'] = None; import quietbit_lab.experiment.lines"
     subprocess.run([sys.executable, "-c", code], check=True)

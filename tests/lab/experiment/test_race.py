@@ -4,8 +4,9 @@ import pytest
 
 import quietbit
 from federation.simulate.makers import small_problem
-from quietbit_lab.experiment.grid import read_sweep
+from quietbit_lab.experiment.grid import Job, read_sweep
 from quietbit_lab.experiment.race import reporting, run_stages
+from quietbit_lab.experiment.record import Setting
 from quietbit_lab.experiment.sweep import finished, pending, run_sweep
 from quietbit_lab.task.batch_sweep import BatchTogether, run_batches
 
@@ -64,17 +65,19 @@ def test_a_file_with_choosing_seeds(sweep, tmp_path):
     assert (sweep.race.seeds, sweep.race.drop_behind, sweep.race.apart) == ((1, 2), 90, 1.01)
     assert (sweep.race.draw, sweep.race.report_draw) == ("sums", "clients")
     assert read_sweep(tmp_path / "small.toml", reduced=True).race.seeds == (5,)
-    # Runs of one strength stand side by side.
-    assert [
-        (job.setting.plan.mechanism.noise_multiplier, job.setting.training.lr)
-        for job in sweep.jobs[:4]
-    ] == [
+    settings = [job.setting for job in sweep.jobs[:4]]  # runs of one strength stand side by side
+    strengths = [one.plan.mechanism.noise_multiplier for one in settings]
+    assert list(zip(strengths, [one.training.lr for one in settings], strict=True)) == [
         (1, 0.02),
         (1, 0.3),
         (4, 0.02),
         (4, 0.3),
     ]
-    for before, after in (
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
         ("seeds = [11]", "seeds = [2, 11]"),
         ("seeds = [11]", "seeds = []"),
         ('draw = "sums"', 'draw = "guesses"'),
@@ -82,25 +85,27 @@ def test_a_file_with_choosing_seeds(sweep, tmp_path):
         ("apart = 1.01", "apart = 0.5"),
         ("apart = 1.01", "far = 2"),
         ("drop_behind = 90", "drop = 1"),
-    ):
-        with pytest.raises(quietbit.InvalidParameter):
-            read_sweep(written(tmp_path, before, after))
+    ],
+)
+def test_what_is_no_race_is_refused(tmp_path, before, after):
+    with pytest.raises(quietbit.InvalidParameter):
+        read_sweep(written(tmp_path, before, after))
 
 
-def run_with(together, sweep, folder):
+def on_device(sweep, folder, *, resume):
+    """Both stages on a device; return how many jobs ran, and how many are left."""
+    together = BatchTogether("cpu", make_problem)
+
     def run(stage, resume, minutes):
         together.prepare(sweep.race, chooses=stage.race is not None)
         return run_batches(stage, folder, together, resume=resume, minutes=minutes)
 
-    return run
+    return run_stages(sweep, folder, run, resume=resume, minutes=None)
 
 
 def test_seeds_choose_then_others_report(sweep, tmp_path):
-    """On a device: both stages, each job once, in a second call nothing."""
-    together = BatchTogether("cpu", make_problem)
-    ran, left = run_stages(
-        sweep, tmp_path, run_with(together, sweep, tmp_path), resume=False, minutes=None
-    )
+    """Each job once, in a second call nothing."""
+    ran, left = on_device(sweep, tmp_path, resume=False)
     lines = finished(tmp_path)
     assert (ran, left) == (len(lines), 0)
     chose = [line for line in lines if line.get("chooses")]
@@ -109,11 +114,9 @@ def test_seeds_choose_then_others_report(sweep, tmp_path):
     others = [line for line in lines if not line.get("chooses")]
     assert {line["record"]["settings"]["seed"] for line in others} == {1, 2}
     assert {line["label"] for line in others} == {"Gaussian", "SignSGD"}
-    draws = {(line["label"], bool(line.get("chooses"))): line["record"]["draws"] for line in lines}
-    assert draws["SignSGD", False] == "every client"
-    assert run_stages(
-        sweep, tmp_path, run_with(together, sweep, tmp_path), resume=True, minutes=None
-    ) == (0, 0)
+    draws = {line["record"]["draws"] for line in others if line["label"] == "SignSGD"}
+    assert draws == {"every client"}
+    assert on_device(sweep, tmp_path, resume=True) == (0, 0)
 
 
 def test_one_by_one_and_stopped_between(sweep, tmp_path):
@@ -147,11 +150,7 @@ def test_what_is_reported_is_what_was_chosen_and_no_longer_than_needed(sweep):
     ]
     found = reporting(sweep, results)
     assert found.race is None
-    said = [
-        (job.setting.seed, job.setting.training.lr, job.setting.training.rounds)
-        for job in found.jobs
-    ]
-    assert sorted(said) == [(1, 0.02, 4), (1, 0.3, 2), (2, 0.02, 4), (2, 0.3, 2)]
+    assert chosen_jobs(found) == [(1, 0.02, 4), (1, 0.3, 2), (2, 0.02, 4), (2, 0.3, 2)]
     assert {job.setting.training.evaluate_at for job in found.jobs} == {(2, 4), (2,)}
     # A longer run of a seed that reports is as good; a shorter one, or one that was dropped, is
     # not.
@@ -161,21 +160,18 @@ def test_what_is_reported_is_what_was_chosen_and_no_longer_than_needed(sweep):
         line(job_with(high, seed=1, rounds=6), [(2, 0.1, 1.0)], "dropped"),
     ]
     rest = reporting(sweep, results + known)
-    said = [
-        (job.setting.seed, job.setting.training.lr, job.setting.training.rounds)
-        for job in rest.jobs
-    ]
-    assert sorted(said) == [(1, 0.3, 2), (2, 0.02, 4), (2, 0.3, 2)]
+    assert chosen_jobs(rest) == [(1, 0.3, 2), (2, 0.02, 4), (2, 0.3, 2)]
+
+
+def chosen_jobs(sweep):
+    settings = [job.setting for job in sweep.jobs]
+    return sorted((one.seed, one.training.lr, one.training.rounds) for one in settings)
 
 
 def job_with(job, **changes):
-    from quietbit_lab.experiment.grid import Job
-    from quietbit_lab.experiment.record import Setting
-
     values = {**job.setting.to_json(), **changes}
-    values["evaluate_at"] = [
-        number for number in values["evaluate_at"] if number <= values["rounds"]
-    ]
+    scored = [number for number in values["evaluate_at"] if number <= values["rounds"]]
+    values["evaluate_at"] = scored
     return Job(Setting.from_json(values), job.task, job.label)
 
 
@@ -184,10 +180,6 @@ def test_a_sweep_without_choosing_seeds_has_one_stage(tmp_path):
     sweep = read_sweep(written(tmp_path, cut, ""))
     assert sweep.race is None
     assert reporting(sweep, []) is sweep
-    together = BatchTogether("cpu", make_problem)
-    ran, left = run_stages(
-        sweep, tmp_path, run_with(together, sweep, tmp_path), resume=False, minutes=None
-    )
-    assert (ran, left) == (len(sweep.jobs), 0)
+    assert on_device(sweep, tmp_path, resume=False) == (len(sweep.jobs), 0)
     assert not any(line.get("chooses") for line in finished(tmp_path))
     assert pending(sweep, tmp_path, resume=True) == []

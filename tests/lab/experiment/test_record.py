@@ -4,7 +4,6 @@ from pathlib import Path
 
 import pytest
 
-import quietbit
 from federation.simulate.makers import chosen, small_problem
 from quietbit._files import write_json
 from quietbit.federation.simulate.loop import simulate
@@ -13,20 +12,13 @@ from quietbit_lab.experiment.record import Setting, commit_of, modern, read_reco
 from refusals import refuses
 
 
-@pytest.fixture(scope="module")
-def run():
-    given = {
-        "mechanism": "sign",
-        "noise_multiplier": 2.0,
-        "lr": 0.05,
-        "rounds": 4,
-        "cohort": 20,
-        "clip": 1.0,
-    }
-    return simulate(small_problem(), *chosen(**given, seed=9, rng="seeded", evaluate_every=2))
+def signs(**given):
+    usual = {"noise_multiplier": 2.0, "lr": 0.05, "cohort": 20, "clip": 1.0}
+    return simulate(small_problem(), *chosen(mechanism="sign", **usual, **given))
 
 
-def test_a_record_says_everything_and_repeats_the_run(run, tmp_path):
+def test_a_record_says_everything_and_repeats_the_run(tmp_path):
+    run = signs(seed=9, rng="seeded", rounds=4, evaluate_every=2)
     path = write_json(tmp_path / "run.json", run_record(run, {"name": "clusters"}))
     record = read_record(path)
     assert record["status"] == "finished"
@@ -53,29 +45,9 @@ def test_without_privacy_there_is_no_epsilon():
 
 
 def test_a_run_with_secret_bits_protects_those_of_its_guarantee():
-    given = {
-        "mechanism": "sign",
-        "noise_multiplier": 2.0,
-        "lr": 0.05,
-        "rounds": 1,
-        "cohort": 20,
-        "clip": 1.0,
-    }
-    run = simulate(small_problem(), *chosen(**given, rng="secure"))
+    run = signs(rng="secure", rounds=1)
     assert run_record(run, {})["protects"] == "those whom the guarantee is about"
     assert run_record(run, {}, draws="law of the sum")["protects"].startswith("nobody")
-
-
-@pytest.mark.parametrize(
-    "text", ["", "{", "[]", '{"format": "other"}', '{"format": "quietbit run", "version": 99}']
-)
-def test_what_is_no_record_is_refused(tmp_path, text):
-    path = tmp_path / "run.json"
-    path.write_text(text)
-    with pytest.raises(quietbit.QuietbitError, match=r"run\.json"):
-        read_record(path)
-    with pytest.raises(quietbit.QuietbitError, match="Cannot read"):
-        read_record(tmp_path / "none.json")
 
 
 def test_no_checkout_no_commit(tmp_path):

@@ -7,8 +7,8 @@ import pytest
 from scipy.stats import binom
 
 from quietbit import Ball, calibrate
-from quietbit.errors import InvalidParameter
 from quietbit_lab.memory import chance_upper, guesses, lower_bound
+from refusals import refuses
 
 CANARIES = 2_000
 DELTA = 1e-5
@@ -86,23 +86,14 @@ def test_nothing_is_claimed_of_scores_that_know_nothing() -> None:
 
 
 def test_guesses_are_of_both_ends() -> None:
-    assert guesses([5.0, 4.0, 3.0, 2.0, 1.0, 0.0], [True, True, False, True, False, False], 4) == (
-        4,
-        4,
-    )
-    assert guesses([5.0, 4.0, 3.0, 2.0, 1.0, 0.0], [False, True, False, True, False, True], 5) == (
-        4,
-        2,
-    )
+    scores = [5.0, 4.0, 3.0, 2.0, 1.0, 0.0]
+    assert guesses(scores, [True, True, False, True, False, False], 4) == (4, 4)
+    assert guesses(scores, [False, True, False, True, False, True], 5) == (4, 2)
 
 
 @pytest.mark.parametrize(
-    ("scores", "present", "name"),
-    [([1.0], [True, False], "number of scores"), ([np.nan, 1.0], [True, False], "scores")],
+    ("scores", "name"), [([1.0], "number of scores"), ([np.nan, 1.0], "scores")]
 )
-def test_scores_that_cannot_be_ranked_are_refused(
-    scores: list[float], present: list[bool], name: str
-) -> None:
-    with pytest.raises(InvalidParameter) as refusal:
-        lower_bound(scores, present, delta=0.0)
-    assert refusal.value.name == name
+def test_scores_that_cannot_be_ranked_are_refused(scores: list[float], name: str) -> None:
+    with refuses(name):
+        lower_bound(scores, [True, False], delta=0.0)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 
@@ -84,3 +85,14 @@ def sweep(
             own = {"lr": 0.001 * (1 + number), "seed": seed, "evaluate_at": list(rounds)}
             found.append(changed(base, settings=own, points=points))
     return found
+
+
+def write_results(folder: Path, some: Sequence[PlacedRun]) -> Path:
+    """Write the results of a sweep named "mine"."""
+    lines = [
+        {"sweep": "mine", "job": str(place), "label": run.label, "record": run.record}
+        for place, run in enumerate(some)
+    ]
+    folder.mkdir()
+    (folder / "results.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return folder

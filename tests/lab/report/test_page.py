@@ -1,9 +1,8 @@
 import json
 import re
-from importlib.resources import files
 
 from lab.report.makers import EVIL, changed, runs
-from quietbit_lab.report.page import SCRIPTS, render_page, save_page
+from quietbit_lab.report.page import render_page, save_page
 from refusals import refuses
 
 
@@ -39,12 +38,3 @@ def test_a_page_is_saved_whole_under_a_name_that_browsers_open(tmp_path):
     with refuses("end of the report's file name", "p.txt"):
         save_page("x", tmp_path / "p.txt")
     assert [path.name for path in tmp_path.iterdir()] == ["p.html"]
-
-
-def test_parts_are_short_files_and_all_are_used():
-    parts = {
-        part.name: part.read_text(encoding="utf-8")
-        for part in (files("quietbit_lab.report") / "page_parts").iterdir()
-    }
-    assert {name for name in parts if name.endswith(".js")} == set(SCRIPTS)
-    assert max(len(text.splitlines()) for text in parts.values()) <= 350

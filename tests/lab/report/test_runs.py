@@ -1,9 +1,8 @@
-import json
 import os
 
 import pytest
 
-from lab.report.makers import changed, runs
+from lab.report.makers import changed, runs, write_results
 from quietbit import QuietbitError
 from quietbit._files import write_json
 from quietbit_lab.report.runs import PlacedRun, comparisons, label_of, read_placed_runs, settings_of
@@ -11,21 +10,14 @@ from quietbit_lab.report.runs import PlacedRun, comparisons, label_of, read_plac
 
 def test_records_folders_of_records_and_sweeps_are_read_and_nothing_counts_twice(tmp_path):
     some = runs()[:3]
+    records = tmp_path / "records"
+    sweep = write_results(tmp_path / "sweep", [changed(run, "other") for run in some])
     for place, run in enumerate(some):
-        write_json(tmp_path / "records" / f"{place}.json", dict(run.record))
-    lines = [
-        {"sweep": "s", "job": str(k), "label": "mine", "record": run.record}
-        for k, run in enumerate(some)
-    ]
-    (tmp_path / "sweep").mkdir()
-    (tmp_path / "sweep" / "results.jsonl").write_text(
-        "".join(json.dumps(line) + "\n" for line in lines)
-    )
-    single = read_placed_runs([tmp_path / "records" / "0.json"])
-    assert [run.label for run in single] == ["Gaussian, 32 bits"]
-    assert len(read_placed_runs([tmp_path / "records", tmp_path / "records" / "1.json"])) == 3
-    both = read_placed_runs([tmp_path / "records", tmp_path / "sweep"])
-    assert [(run.label, run.sweep) for run in both[3:]] == [("mine", "s")] * 3
+        write_json(records / f"{place}.json", dict(run.record))
+    assert [run.label for run in read_placed_runs([records / "0.json"])] == ["Gaussian, 32 bits"]
+    assert len(read_placed_runs([records, records / "1.json"])) == 3
+    both = read_placed_runs([records, sweep])
+    assert [(run.label, run.sweep) for run in both[3:]] == [("other", "mine")] * 3
 
 
 @pytest.mark.parametrize(
@@ -33,7 +25,10 @@ def test_records_folders_of_records_and_sweeps_are_read_and_nothing_counts_twice
     [
         ("{}", "not a run record"),
         ('{"format": "quietbit run", "version": 1}', "not complete"),
+        ('{"format": "quietbit run", "version": 99}', "version 99"),
         ("no JSON", "not a run record"),
+        ("[]", "not a run record"),
+        ("", "not a run record"),
         (None, "Cannot read"),
     ],
 )

@@ -62,15 +62,6 @@ def test_the_account_is_that_of_dp_accounting():
     assert found.epsilon_upper < 0.1 * whole.worst(1e-5).epsilon_upper
 
 
-def test_a_budget_is_met_on_that_account():
-    asked = plan(noise_multiplier=None, epsilon=1.0, releases=ROUNDS)
-    mechanism = asked.mechanism_for(DIMENSION, SIZES)
-    account = asked.account(mechanism, SIZES)
-    account.counts += ROUNDS
-    assert 0.999 < account.worst(1e-5).epsilon_upper <= 1.0
-    assert mechanism.noise_multiplier < 0.2 * 3.7 * ROUNDS**0.5
-
-
 def test_sums_are_divided_by_the_public_number_also_where_nobody_is_drawn():
     problem = small_problem()
     given = {
@@ -83,7 +74,7 @@ def test_sums_are_divided_by_the_public_number_also_where_nobody_is_drawn():
     }
     run = simulate(problem, *chosen(**given))
     assert run.status == "finished"  # among 30 rounds of an expected one, some are empty
-    assert run.guarantee.epsilon_upper <= 4.0
+    assert 3.99 < run.guarantee.epsilon_upper <= 4.0
     assert (
         run.points[-1].uplink_bytes == 30 * run.bytes_per_client
     )  # the expected number, not the one drawn

@@ -21,6 +21,7 @@ from quietbit_lab.task.module import ModuleProblem
 
 torch = pytest.importorskip("torch")
 
+from lab.cohort.test_releases import Z, apart  # noqa: E402
 from quietbit_lab.cohort.means import way_of  # noqa: E402
 from quietbit_lab.task.batch import Batch  # noqa: E402
 from quietbit_lab.task.batch_sweep import batch_records, restore, save  # noqa: E402
@@ -124,25 +125,28 @@ NETWORKS = {
 }
 
 
+def account(run):
+    """How a run ended, what it cost and what it sent, after every scored round."""
+    ended = run.status, run.reason.split(": parameters")[0], run.rounds, run.bytes_per_client
+    return ended, run.guarantee, [(p.round, p.guarantee, p.uplink_bytes) for p in run.points]
+
+
 @pytest.mark.parametrize("settings", [CLIENTS, NETWORKS], ids=["linear", "networks"])
 def test_every_run_has_the_account_the_end_and_the_points_of_its_own_simulation(models, settings):
     batch = trained(models, list(settings.values()))
     for (name, chosen), run in zip(settings.items(), batch.runs(), strict=True):
         alone = simulate(batch.data.problem, chosen.plan, chosen.training)
         ended = {"meets": "target reached", "diverges": "diverged"}.get(name.split()[0], "finished")
-        assert run.status == alone.status == ended
-        assert run.reason.split(": parameters")[0] == alone.reason.split(": parameters")[0]
-        assert (run.rounds, run.bytes_per_client) == (alone.rounds, alone.bytes_per_client)
-        assert run.guarantee == alone.guarantee
-        assert [(p.round, p.guarantee, p.uplink_bytes) for p in run.points] == [
-            (p.round, p.guarantee, p.uplink_bytes) for p in alone.points
-        ]
+        assert run.status == ended
+        assert account(run) == account(alone)
         assert run.parameters.any()
 
 
 def test_a_checkpoint_continues_as_if_nothing_had_happened(models, tmp_path):
     settings, path = list(CLIENTS.values()), tmp_path / "batch.npz"
-    whole, part, rest = (Batch(models["client"], settings) for _ in range(3))
+    whole, part, rest, other = (
+        Batch(models["client"], some) for some in (settings, settings, settings, settings[:2])
+    )
     whole.advance(100)
     assert not restore(part, path)
     part.advance(4)
@@ -152,17 +156,14 @@ def test_a_checkpoint_continues_as_if_nothing_had_happened(models, tmp_path):
     rest.advance(100)
     assert rest.done
     for left, right in zip(whole.runs(), rest.runs(), strict=True):
-        assert (left.status, left.reason, left.rounds) == (right.status, right.reason, right.rounds)
-        assert left.guarantee == right.guarantee
-        assert [(p.round, p.score, p.guarantee) for p in left.points] == [
-            (p.round, p.score, p.guarantee) for p in right.points
-        ]
+        assert account(left) == account(right)
+        assert [p.score for p in left.points] == [p.score for p in right.points]
         if left.status == "finished" and left.rounds > 4:  # what had ended is a record alone
             np.testing.assert_array_equal(left.parameters, right.parameters)
-    assert not restore(Batch(models["client"], settings[:2]), path)  # other settings
+    assert not restore(other, path)
     path.write_bytes(path.read_bytes()[:200])
     with pytest.raises(quietbit.QuietbitError, match="damaged"):
-        restore(Batch(models["client"], settings), path)
+        restore(part, path)
 
 
 def test_runs_far_behind_are_dropped_and_say_so(models, monkeypatch):
@@ -181,13 +182,14 @@ def test_runs_far_behind_are_dropped_and_say_so(models, monkeypatch):
     runs.append(linear("gaussian", noise_multiplier=2.0, evaluate_at=tuple(table)))
     batch = Batch(models["client"], runs, 0.2)
     batch.advance(100)
-    found = batch.runs()
-    assert [run.status for run in found] == ["finished", "dropped", *["finished"] * 3]
-    slow, other = found[1], found[4]
+    _, slow, *others = batch.runs()
+    assert [run.status for run in others] == ["finished"] * 3
+    assert slow.status == "dropped"
     assert slow.reason.startswith("Dropped after round 3: 40.0 points behind")
     assert slow.rounds == slow.points[-1].round == 3
     assert slow.account is None
-    assert other.guarantee.epsilon_upper > other.points[0].guarantee.epsilon_upper
+    private = others[-1]
+    assert private.guarantee.epsilon_upper > private.points[0].guarantee.epsilon_upper
 
 
 @pytest.mark.parametrize(
@@ -267,7 +269,6 @@ def test_a_gpu_draws_what_a_cpu_draws(models):
 
 
 DRAWS, SENT = 250, 80
-Z = 6.11  # two-sided 1e-9 for one normal statistic
 NETWORK_CODES = NETWORKS | {
     "sign": network("sign"),
     "skellam": network("skellam", bits=16),
@@ -299,13 +300,3 @@ def test_one_round_has_the_moments_of_real_releases(models, name):
     real = np.stack(means)
     assert apart(law, real) < Z
     assert apart(law, 3 * real) > Z  # the test can fail
-
-
-def apart(one, other):
-    worst, size = 0.0, one.shape[1]
-    for axis in np.vstack([np.eye(size)[[0, 25, 76]], np.ones(size) / np.sqrt(size)]):
-        for power in (1, 2):
-            a, b = (one @ axis) ** power, (other @ axis) ** power
-            spread = np.sqrt(a.var() / a.size + b.var() / b.size)
-            worst = max(worst, abs(a.mean() - b.mean()) / max(spread, 1e-12))
-    return worst

@@ -5,8 +5,7 @@ import pytest
 import quietbit
 from federation.simulate.makers import setting, small_problem
 from quietbit_lab.experiment.grid import Job, Sweep
-from quietbit_lab.experiment.lines import read_lines
-from quietbit_lab.experiment.sweep import RESULTS, finished
+from quietbit_lab.experiment.sweep import finished
 from quietbit_lab.task.batch_sweep import BATCH, CHECKPOINT, BatchTogether, run_batches
 
 
@@ -54,26 +53,6 @@ def points(folder):
         ]
         for line in finished(folder)
     }
-
-
-def test_every_job_once_and_resumed(tmp_path):
-    sweep, seen = small_sweep(), []
-    assert run_batches(Sweep("small", "", sweep.jobs[:1]), tmp_path, together()) == 1
-    with pytest.raises(quietbit.QuietbitError, match="--resume"):
-        run_batches(sweep, tmp_path, together())
-    assert (
-        run_batches(
-            sweep, tmp_path, together(), resume=True, on_result=lambda *told: seen.append(told[:2])
-        )
-        == 3
-    )
-    assert seen == [(2, 4), (3, 4), (4, 4)]
-    assert run_batches(sweep, tmp_path, together(), resume=True) == 0
-    lines = read_lines(tmp_path / RESULTS)
-    assert {line["job"] for line in lines} == {job.identity for job in sweep.jobs}
-    assert len(lines) == 4
-    assert {line["record"]["draws"] for line in lines} == {"law of the sum"}
-    assert not (tmp_path / CHECKPOINT).exists()
 
 
 def test_a_batch_stopped_by_the_clock_continues_where_it_was(tmp_path, monkeypatch):

@@ -109,16 +109,14 @@ def test_a_head_starts_where_it_is_told(network):
     start = network.start()
     assert start.shape == (10 * (FEATURES + 1),)
     assert (start[-10:] == 0).all()
-    labels = np.arange(10)
-    inputs = np.zeros((10, FEATURES), dtype=np.float32)
-    data = Dataset("toy", 10, Examples(inputs, labels), Examples(inputs, labels))
-    problem = LinearSoftmax(data, Partition.one_each(10), start)
-    np.testing.assert_array_equal(problem.initial(0), start)
+    examples = Examples(np.zeros((10, FEATURES), dtype=np.float32), np.arange(10))
+    given = Dataset("toy", 10, examples, examples), Partition.one_each(10)
+    problem = LinearSoftmax(*given, start)
     problem.initial(0)[:] = 5
     np.testing.assert_array_equal(problem.initial(0), start)  # a copy each time
     for wrong in (start[:-1], start * np.float32(np.nan)):
         with pytest.raises(InvalidParameter):
-            LinearSoftmax(data, Partition.one_each(10), wrong)
+            LinearSoftmax(*given, wrong)
 
 
 def public():
@@ -128,34 +126,26 @@ def public():
 
 def test_features_are_turned_channels(network):
     kept = public()
-    channels = (
-        network.channels(images()).numpy() + network.channels(images()[:, :, ::-1]).numpy()
-    ) / 2
-    turned = (
-        (channels - kept["mean"])
-        @ (kept["directions"] * kept["scales"])
-        / kept["variances"] ** 0.25
-    )
+    sides = network.channels(images()), network.channels(images()[:, :, ::-1])
+    channels = sum(side.numpy() for side in sides) / 2 - kept["mean"]
+    turned = channels @ (kept["directions"] * kept["scales"]) / kept["variances"] ** 0.25
     wanted = LENGTH * turned / np.linalg.norm(turned, axis=1, keepdims=True)
     np.testing.assert_allclose(network.features(images()), wanted, atol=1e-3)
 
 
 def test_the_public_file_changes_scales_and_shifts_alone(network):
     kept, tuned = public(), network.tuned(PUBLIC)
-    place = 0
-    for name, value in tuned.weights.items():
-        if name not in SCALES:
-            assert value is network.weights[name]
-    for name, step in zip(SCALES, kept["steps"], strict=True):
-        size = len(network.weights[name])
-        wanted = network.weights[name] + step * kept["changes"][place : place + size]
+    same = [name for name, value in tuned.weights.items() if value is network.weights[name]]
+    assert set(same) == set(network.weights) - set(SCALES)
+    ends = np.cumsum([len(network.weights[name]) for name in SCALES])
+    assert ends[-1] == len(kept["changes"]) == 42_016
+    parts = np.split(kept["changes"], ends[:-1])
+    for name, step, part in zip(SCALES, kept["steps"], parts, strict=True):
+        wanted = network.weights[name] + step * part
         np.testing.assert_allclose(tuned.weights[name], wanted, atol=1e-5)
-        place += size
-    assert place == len(kept["changes"]) == 42_016
     assert tuned.seal != network.seal
-    assert (
-        np.abs(tuned.channels(images()).numpy() - network.channels(images()).numpy()).max() > 1e-3
-    )
+    moved = tuned.channels(images()).numpy() - network.channels(images()).numpy()
+    assert np.abs(moved).max() > 1e-3
 
 
 def test_names_stand_for_classes_of_their_own():

@@ -4,7 +4,6 @@ import pytest
 from federation.simulate.makers import small_problem
 from quietbit.federation.simulate.problem import LocalPlan
 from quietbit.mechanism.ball import Ball, Norm
-from quietbit.target import Unit
 
 
 def gradient(problem, parameters, example):
@@ -41,18 +40,6 @@ def test_outer_products_are_clipped_gradients(parameters, norm, clip):
         np.testing.assert_allclose(row[:39], wanted, atol=1e-5)
         assert ball.contains(row[:39], clip)
         assert row[39] == 0
-
-
-@pytest.mark.parametrize("norm", list(Norm))
-def test_sample_level_is_the_mean_of_clipped_gradients(parameters, norm):
-    problem = small_problem(samples=6)
-    out = np.zeros((3, 39), dtype=np.float32)
-    problem.updates(parameters, np.arange(3), LocalPlan(norm, 0.4, Unit.SAMPLE), out)
-    for client in range(3):
-        each = np.array([gradient(problem, parameters, e) for e in problem.partition.of(client)])
-        lengths = np.linalg.norm(each, norm.order, axis=1)
-        wanted = (each * np.minimum(1, 0.4 / lengths)[:, None]).mean(axis=0)
-        np.testing.assert_allclose(out[client], wanted, atol=1e-5)
 
 
 def test_several_local_steps(parameters):

@@ -1,3 +1,5 @@
+import itertools
+
 import numpy as np
 import pytest
 
@@ -50,54 +52,50 @@ def test_features_are_computed_once(tmp_path, monkeypatch):
     np.testing.assert_array_equal(first.train.inputs, second.train.inputs)
 
 
+def flipped(content, _=None):
+    return content[:-7] + bytes([content[-7] ^ 4]) + content[-6:]
+
+
 @pytest.mark.parametrize("harm", ["flip", "cut", "note", "other images"])
 def test_a_corrupt_cache_is_computed_again(tmp_path, harm):
     first = np.array(scattered(dataset(), None, tmp_path).train.inputs)
     path, note = tmp_path / "noise-train.npy", tmp_path / "noise-train.json"
-    content = bytearray(path.read_bytes())
-    if harm == "flip":
-        content[-7] ^= 4
-        path.write_bytes(content)
-    elif harm == "cut":
-        path.write_bytes(content[:-100])
+    content = path.read_bytes()
+    if harm == "other images":
+        scattered(dataset(seed=5), None, tmp_path)
     elif harm == "note":
         note.write_text("{")
     else:
-        scattered(dataset(seed=5), None, tmp_path)
+        path.write_bytes(flipped(content) if harm == "flip" else content[:-100])
     again = scattered(dataset(), None, tmp_path).train.inputs
     np.testing.assert_array_equal(first, again)
 
 
-@pytest.mark.parametrize("harm", ["", "flip", "cut", "other images", "otherwise", "moved"])
+HARMS = {"flip": flipped, "cut": lambda one, _: one[:-4], "moved": lambda _, other: other}
+OTHER = {"other images": {"seed": 7}, "otherwise": {"how": "other"}}
+
+
+@pytest.mark.parametrize("harm", ["none", *HARMS, *OTHER])
 def test_a_stopped_computation_goes_on_where_it_was(tmp_path, monkeypatch, harm):
     monkeypatch.setattr(feature_cache, "PIECE", 2)
 
-    def run(left, seed=0, how="plain"):
+    def run(calls, seed=0, how="plain"):
         def compute(images):
-            if len(calls) == left:
+            if next(calls, None) is None:
                 raise KeyboardInterrupt
-            calls.append(len(images))
             return images.reshape(len(images), -1).astype(np.float32)
 
-        calls = []
-        return featured(dataset(seed), compute, how, kind="plain", batch=1, folder=tmp_path), len(
-            calls
-        )
+        return featured(dataset(seed), compute, how, kind="plain", batch=1, folder=tmp_path)
 
     with pytest.raises(KeyboardInterrupt):
-        run(6)  # the shape, two pieces of two, and half of the third
-    pieces = sorted(tmp_path.glob("*.piece"))
-    assert len(pieces) == 2
-    content = bytearray(pieces[0].read_bytes())
-    if harm == "flip":
-        content[-7] ^= 4
-    pieces[0].write_bytes(content[:-4] if harm == "cut" else content)
-    if harm == "moved":
-        pieces[0].write_bytes(pieces[1].read_bytes())
-    again = {"": 0, "other images": 4, "otherwise": 4}.get(harm, 2)
-    needed = (1 + 2 + again) + (1 + 6)  # the rest of training images, then the test images
-    seed, how = (7 if harm == "other images" else 0), ("other" if harm == "otherwise" else "plain")
-    found, calls = run(-1, seed, how)
-    assert calls == needed
-    np.testing.assert_array_equal(found.train.inputs, dataset(seed).train.inputs.reshape(6, -1))
+        run(iter(range(6)))  # the shape, two pieces of two, and half of the third
+    first, second = sorted(tmp_path.glob("*.piece"))
+    if harm in HARMS:
+        first.write_bytes(HARMS[harm](first.read_bytes(), second.read_bytes()))
+    given, calls = OTHER.get(harm, {}), itertools.count()
+    found = run(calls, **given)
+    again = 2 * (harm in HARMS) + 4 * (harm in OTHER)
+    assert next(calls) == (1 + 2 + again) + (1 + 6)  # the rest of training images, then the tests
+    inputs = dataset(given.get("seed", 0)).train.inputs
+    np.testing.assert_array_equal(found.train.inputs, inputs.reshape(6, -1))
     assert not list(tmp_path.glob("*.piece"))
