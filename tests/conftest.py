@@ -3,14 +3,11 @@
 HYPOTHESIS_PROFILE=fresh draws new examples, for nightly runs.
 """
 
-from __future__ import annotations
-
 import gc
 import logging
 import os
 import signal
 import threading
-from collections.abc import Iterator
 
 import pytest
 from hypothesis import settings
@@ -30,7 +27,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 gc.disable()  # until all is collected: what is imported stays
 
 
-def pytest_collection_finish() -> None:
+def pytest_collection_finish():
     """Leave what was imported and collected, 700,000 objects, out of every later search for
     garbage.
     """
@@ -38,7 +35,7 @@ def pytest_collection_finish() -> None:
     gc.enable()
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(items):
     """Whoever waits for other processes goes first: one worker waits, and the others compute
     meanwhile.
     """
@@ -46,7 +43,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture(scope="session")
-def shared_cache(tmp_path_factory: pytest.TempPathFactory) -> str:
+def shared_cache(tmp_path_factory):
     """One folder for all workers of a run: a design or profile is solved once, whoever asks
     first.
     """
@@ -55,12 +52,12 @@ def shared_cache(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def private_cache(shared_cache: str) -> None:
+def private_cache(shared_cache):
     os.environ["QUIETBIT_CACHE"] = shared_cache
 
 
 @pytest.fixture(autouse=True)
-def heard() -> None:
+def heard():
     """Flower's log is heard by every test, whatever the engines' own set-up of logging has shut
     before it.
     """
@@ -70,12 +67,12 @@ def heard() -> None:
     flower.setLevel(logging.DEBUG)
 
 
-def waits_for_ever(number: int, frame: object) -> None:
+def waits_for_ever(number, frame):
     raise TimeoutError(f"The test took more than {MOST_SECONDS} seconds.")
 
 
 @pytest.fixture(autouse=True)
-def bounded() -> Iterator[None]:
+def bounded():
     """Fail a test that waits for ever, and go on with the others; where signals exist, by one that
     no test and no app uses.
     """
@@ -93,7 +90,7 @@ def bounded() -> Iterator[None]:
 
 
 @pytest.fixture(autouse=True)
-def interruptible() -> Iterator[None]:
+def interruptible():
     """Let Ctrl-C end the tests: NVFlare's client keeps it from the engine's thread."""
     handler = signal.getsignal(signal.SIGINT)
     yield

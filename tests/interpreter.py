@@ -1,12 +1,10 @@
 """Triton's interpreter, for machines without a GPU."""
 
-from __future__ import annotations
-
 import os
 from dataclasses import replace
 
 
-def interpret() -> None:
+def interpret():
     """Call it before anything imports triton.
 
     The interpreter computes whether sums overflow and drops the answer: up to a third of its time,

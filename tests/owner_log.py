@@ -2,8 +2,6 @@
 alone.
 """
 
-from __future__ import annotations
-
 import logging
 
 import pytest
@@ -14,17 +12,17 @@ LOGGER = logging.getLogger("quietbit.node.gate")
 class OwnerLog(logging.Handler):
     """Keeps the lines of decisions."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__(logging.DEBUG)
-        self.lines: list[str] = []
+        self.lines = []
 
-    def emit(self, record: logging.LogRecord) -> None:
+    def emit(self, record):
         self.lines.append(record.getMessage())
 
-    def last(self) -> str:
+    def last(self):
         return self.lines[-1] if self.lines else ""
 
-    def text(self) -> str:
+    def text(self):
         return "\n".join(self.lines)
 
 

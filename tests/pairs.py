@@ -5,17 +5,13 @@ A fault that one value causes, or two together, is found as surely as with all c
 that needs three values at the same time may not be.
 """
 
-from __future__ import annotations
-
-from collections.abc import Sequence
 from itertools import combinations, product
-from typing import Any
 
 
-def pairs(*axes: Sequence[Any]) -> list[tuple[Any, ...]]:
+def pairs(*axes):
     """Rows of values, one of each axis, found greedily and always the same."""
 
-    def met(row: tuple[int, ...]) -> set[tuple[tuple[int, int], ...]]:
+    def met(row):
         return set(combinations(enumerate(row), 2))
 
     rows = list(product(*(range(len(axis)) for axis in axes)))

@@ -4,10 +4,7 @@ codes.
 A body without codes is its bytes: eight bits each, as many as there are.
 """
 
-from __future__ import annotations
-
 import zlib
-from typing import Any
 
 import numpy as np
 
@@ -19,14 +16,14 @@ from quietbit.wire.payload import Header, Payload
 __all__ = ["body", "codes_of", "decode", "encode", "many", "width"]
 
 
-def encode(mechanism: Any, update: Any, rng: Any, kernel: str | None = None) -> Any:
+def encode(mechanism, update, rng, kernel=None):
     """The codes of one release, in the update's shape where there is one per coordinate."""
     codes = codes_of(Uplink(mechanism, kernel=kernel).send(update, rng))
     shape = np.shape(update)
     return codes.reshape(shape) if codes.size == int(np.prod(shape)) else codes
 
 
-def decode(mechanism: Any, codes: Any) -> Any:
+def decode(mechanism, codes):
     """What a server makes of one release with these codes, in their shape where there is one per
     coordinate.
     """
@@ -34,28 +31,28 @@ def decode(mechanism: Any, codes: Any) -> Any:
     return mean.reshape(np.shape(codes)) if mean.size == np.asarray(codes).size else mean
 
 
-def codes_of(data: bytes) -> Any:
+def codes_of(data):
     """The codes of a payload, or the bytes of a body without."""
     payload = Payload.from_bytes(data)
     return payload.codes() if payload.header.layout.bits else payload.body.copy()
 
 
-def body(mechanism: Any, codes: Any) -> Any:
+def body(mechanism, codes):
     """The body of a payload with these codes."""
     return Payload.from_bytes(_payload(mechanism, codes)).body
 
 
-def width(mechanism: Any) -> int:
+def width(mechanism):
     """Bits of a code."""
     return mechanism.layout.bits or 8
 
 
-def many(mechanism: Any) -> int:
+def many(mechanism):
     """How many codes there are."""
     return mechanism.layout.count if mechanism.layout.bits else mechanism.layout.size
 
 
-def packed(header: Header, codes: Any) -> bytes:
+def packed(header, codes):
     """The payload of these codes, however many; for 32 bits they are the bit patterns of floats."""
     bits, values = header.layout.bits, np.asarray(codes)
     content = values.astype("<u4").tobytes() if bits == 32 else ReferenceKernel().pack(values, bits)
@@ -63,7 +60,7 @@ def packed(header: Header, codes: Any) -> bytes:
     return own.seal(zlib.crc32(content)) + bytes(content)
 
 
-def _payload(mechanism: Any, codes: Any) -> bytes:
+def _payload(mechanism, codes):
     header = Header.of(mechanism)
     if header.layout.bits:
         return packed(header, codes)

@@ -1,9 +1,5 @@
 """Plans for tests, by flat keywords: each is put into the section that it belongs to."""
 
-from __future__ import annotations
-
-from typing import Any
-
 import attrs
 
 from quietbit import Plan
@@ -21,21 +17,21 @@ SECTIONS |= dict.fromkeys(
 SECTIONS |= {"every": "adaptive_clip", "quantile": "adaptive_clip", "most_examples": "weights"}
 
 
-def flat_plan(mechanism: str = "imvu", **given: Any) -> SimulatedPlan:
+def flat_plan(mechanism="imvu", **given):
     """Return the plan of a simulation; ``bits=2`` is a choice of the mechanism, ``threshold=3`` one
     of sums; None is left out.
     """
     return SimulatedPlan(**fields(mechanism, given))
 
 
-def engine_plan(mechanism: str = "imvu", **given: Any) -> Plan:
+def engine_plan(mechanism="imvu", **given):
     """Return the plan of a run on an engine likewise."""
     return Plan(**fields(mechanism, given))
 
 
-def fields(mechanism: str, given: dict[str, Any]) -> dict[str, Any]:
+def fields(mechanism, given):
     """Return the fields of a plan of any kind."""
-    found: dict[str, Any] = {"mechanism": {"name": mechanism}}
+    found = {"mechanism": {"name": mechanism}}
     for name, value in given.items():
         section = SECTIONS.get(name)
         if section is None:

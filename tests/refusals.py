@@ -1,10 +1,6 @@
 """Refusals asserted by their fields: tests read no English."""
 
-from __future__ import annotations
-
-from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
 
 import pytest
 from attrs import NOTHING
@@ -13,7 +9,7 @@ from quietbit.errors import InvalidParameter
 
 
 @contextmanager
-def refuses(name: str, value: Any = NOTHING) -> Iterator[None]:
+def refuses(name, value=NOTHING):
     """Expect ``InvalidParameter`` about ``name``, and about ``value`` where one is given."""
     with pytest.raises(InvalidParameter) as caught:
         yield

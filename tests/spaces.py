@@ -5,7 +5,7 @@ import numpy as np
 from quietbit.gradients.subspace import Subspace
 
 
-def space_of_seed(seed: int, size: int, dimension: int) -> Subspace:
+def space_of_seed(seed, size, dimension):
     """Return directions of which no two share a number: a shuffle deals the numbers to them."""
     rng = np.random.default_rng(seed)
     order = rng.permutation(dimension)

@@ -2,8 +2,6 @@
 the table of claims.
 """
 
-from __future__ import annotations
-
 import ast
 import importlib
 import importlib.util
@@ -14,7 +12,7 @@ import struct
 import subprocess
 import sys
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
 from unittest.mock import patch
 
 import pytest
@@ -32,7 +30,7 @@ from quietbit.cli.main import main
 ROOT = Path(__file__).parent.parent
 
 
-def hook(file: str) -> ModuleType:
+def hook(file):
     """A file of docs/hooks, which is no package."""
     spec = importlib.util.spec_from_file_location(file, ROOT / "docs" / "hooks" / f"{file}.py")
     module = importlib.util.module_from_spec(spec)
@@ -68,12 +66,12 @@ GIVEN = {
 }
 
 
-def commands(block: str) -> list[list[str]]:
+def commands(block):
     lines = block.replace("\\\n", " ").splitlines()
     return [shlex.split(line, comments=True)[1:] for line in lines if line.startswith("quietbit ")]
 
 
-def is_of_the_laboratory(page: Path) -> bool:
+def is_of_the_laboratory(page):
     return name(page).startswith("packages/lab")
 
 
@@ -84,7 +82,7 @@ def test_examples_run(page, tmp_path, monkeypatch):
     run_examples(page, tmp_path, monkeypatch)
 
 
-def run_examples(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def run_examples(page, tmp_path, monkeypatch):
     """In the order of the page, in one folder that has the checkout's examples and experiments, and
     one namespace.
 
@@ -97,10 +95,10 @@ def run_examples(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
         run_blocks(page, tmp_path)
 
 
-def run_blocks(page: Path, tmp_path: Path) -> None:
+def run_blocks(page, tmp_path):
     for folder in ("experiments", "examples"):
         (tmp_path / folder).symlink_to(ROOT / folder)
-    names: dict[str, object] = dict(GIVEN.get(name(page), {}))
+    names = dict(GIVEN.get(name(page), {}))
     for language, block in BLOCK.findall(page.read_text(encoding="utf-8")):
         if language == "python":
             exec(compile(block, name(page), "exec"), names)  # noqa: S102 - our own documentation
@@ -109,7 +107,7 @@ def run_blocks(page: Path, tmp_path: Path) -> None:
                 assert main(words) == 0, words
 
 
-def laboratory_commands() -> set[str]:
+def laboratory_commands():
     group = typer.main.get_command(app)
     return {
         word
@@ -118,7 +116,7 @@ def laboratory_commands() -> set[str]:
     }
 
 
-def unannounced(text: str) -> list[str]:
+def unannounced(text):
     """Return the laboratory's commands on a page that stand before a line that installs it."""
     announced = False
     found = []
@@ -162,13 +160,13 @@ def test_flower_finds_the_apps_of_the_readme():
     assert {"client_app", "server_app"} <= plain
 
 
-def slug(heading: str) -> str:
+def slug(heading):
     """A heading's anchor, as GitHub and MkDocs both make it."""
     plain = re.sub(r"[^\w\- ]", "", heading.replace("`", "").strip().lower())
     return plain.replace(" ", "-")
 
 
-def dead_links(page: Path) -> list[str]:
+def dead_links(page):
     found = []
     text = re.sub(BLOCK, "", page.read_text(encoding="utf-8"))
     for target, anchor in re.findall(r"\]\(([^)#\s]*)(?:#([^)\s]+))?\)", text):
@@ -289,21 +287,21 @@ def test_lint_gets_every_example_as_the_page_has_it(tmp_path):
     assert len(written) >= 8
 
 
-def claims() -> list[tuple[str, str, str, str]]:
+def claims():
     lines = [line for page in CLAIMS for line in page.read_text(encoding="utf-8").splitlines()]
     table = [
         line for line in lines if line.startswith("|") and not line.startswith(("| Claim", "|---"))
     ]
     found = [ROW.match(line) for line in table]
     assert all(found), [line for line, match in zip(table, found, strict=True) if not match]
-    return [match.groups() for match in found if match]  # type: ignore[misc]
+    return [match.groups() for match in found if match]
 
 
-def points_to(function: str) -> bool:
+def points_to(function):
     parts = function.split(".")
     for cut in range(len(parts), 1, -1):
         try:
-            value: object = importlib.import_module(".".join(parts[:cut]))
+            value = importlib.import_module(".".join(parts[:cut]))
         except ModuleNotFoundError:
             continue
         for part in parts[cut:]:
@@ -314,7 +312,7 @@ def points_to(function: str) -> bool:
     return False
 
 
-def is_tested_by(file: str, test: str) -> bool:
+def is_tested_by(file, test):
     path = ROOT / file
     tree = ast.parse(path.read_text(encoding="utf-8")) if path.exists() else ast.Module([], [])
     return test.startswith("test_") and any(getattr(node, "name", "") == test for node in tree.body)

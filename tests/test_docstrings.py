@@ -1,7 +1,5 @@
 """The examples in docstrings are run: what they print is what they say."""
 
-from __future__ import annotations
-
 import doctest
 from importlib import import_module
 from pathlib import Path
@@ -18,13 +16,13 @@ WITH_EXAMPLES = sorted(
 )
 
 
-def name(path: Path) -> str:
+def name(path):
     folder = next(folder for folder in SOURCES if path.is_relative_to(folder))
     return ".".join(path.relative_to(folder).with_suffix("").parts)
 
 
 @pytest.mark.parametrize("path", WITH_EXAMPLES, ids=name)
-def test_examples_print_what_they_say(path: Path) -> None:
+def test_examples_print_what_they_say(path):
     found = doctest.testmod(import_module(name(path)))
     assert found.attempted > 0
     assert found.failed == 0  # what was printed instead is in the captured output

@@ -20,7 +20,7 @@ MEDIAN_NAMES = 10
 
 
 @cache
-def modules() -> dict[str, Path]:
+def modules():
     """Return the files of the library and of the laboratory by the modules that they are."""
     found = {}
     for root in (SRC, LAB):
@@ -31,7 +31,7 @@ def modules() -> dict[str, Path]:
 
 
 @cache
-def imported(path: Path) -> list[tuple[str, str]]:
+def imported(path):
     """Return the modules of ours that a file imports, each with a name that it takes from it."""
     found = []
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
@@ -45,7 +45,7 @@ def imported(path: Path) -> list[tuple[str, str]]:
 
 
 @cache
-def edges() -> dict[str, set[str]]:
+def edges():
     """Return which modules each module imports; packages that only list names are left out."""
     graph = {}
     for name, path in modules().items():
@@ -56,9 +56,9 @@ def edges() -> dict[str, set[str]]:
 
 
 @cache
-def reached(start: str) -> frozenset[str]:
+def reached(start):
     """Return the modules of ours that must be known to know everything in one of them."""
-    found: set[str] = set()
+    found = set()
     waiting = [start]
     while waiting:
         for target in edges()[waiting.pop()]:
@@ -90,7 +90,7 @@ def test_a_file_imports_few_of_our_names():
     assert median(counts.values()) <= MEDIAN_NAMES
 
 
-def test_the_measures_see_imports_wherever_they_stand(tmp_path: Path) -> None:
+def test_the_measures_see_imports_wherever_they_stand(tmp_path):
     text = (
         "from typing import TYPE_CHECKING\n"
         "if TYPE_CHECKING:\n    from quietbit.target import Target\n"

@@ -75,7 +75,7 @@ def test_every_list_of_names_in_the_package_holds():
         )  # some are imported when asked for
 
 
-def run(code: str) -> str:
+def run(code):
     result = subprocess.run(
         [sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, timeout=120
     )

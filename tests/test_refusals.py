@@ -1,9 +1,6 @@
 """Every refusal passes the value at fault, and a rule: the source is read, not run."""
 
-from __future__ import annotations
-
 import ast
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -17,7 +14,7 @@ OF = {"rule": 1, "value": 2}
 REFUSE_PAYLOAD = {"rule": 1, "value": 2}
 
 
-def places(call: ast.Call) -> dict[str, int]:
+def places(call):
     """Return where a refusal has its value and rule; nothing for other calls."""
     function = call.func
     if isinstance(function, ast.Name):
@@ -29,7 +26,7 @@ def places(call: ast.Call) -> dict[str, int]:
     return {}
 
 
-def literal(call: ast.Call, name: str, place: int) -> str | None:
+def literal(call, name, place):
     """Return an argument that is text in the source; None for any other."""
     named = [keyword.value for keyword in call.keywords if keyword.arg == name]
     given = [*call.args[place : place + 1], *named]
@@ -38,7 +35,7 @@ def literal(call: ast.Call, name: str, place: int) -> str | None:
     return None
 
 
-def faults(source: str) -> Iterator[str]:
+def faults(source):
     """Yield the line and the fault of every refusal with a vague value or an empty rule."""
     for node in ast.walk(ast.parse(source)):
         if not isinstance(node, ast.Call):
@@ -55,7 +52,7 @@ def faults(source: str) -> Iterator[str]:
 
 
 @pytest.mark.parametrize("folder", SOURCES, ids=lambda folder: folder.parent.name)
-def test_refusals_pass_the_value_and_a_rule(folder: Path) -> None:
+def test_refusals_pass_the_value_and_a_rule(folder):
     paths = sorted(folder.rglob("*.py"))
     assert paths
     found = [
@@ -79,7 +76,7 @@ def test_refusals_pass_the_value_and_a_rule(folder: Path) -> None:
         'InvalidParameter.of("trust", "", trust)',
     ],
 )
-def test_a_vague_value_and_an_empty_rule_are_found(snippet: str) -> None:
+def test_a_vague_value_and_an_empty_rule_are_found(snippet):
     assert len(list(faults(snippet))) == 1
 
 
@@ -92,5 +89,5 @@ def test_a_vague_value_and_an_empty_rule_are_found(snippet: str) -> None:
         'Cost.of("other", "", "another")',
     ],
 )
-def test_a_plain_refusal_passes(snippet: str) -> None:
+def test_a_plain_refusal_passes(snippet):
     assert not list(faults(snippet))

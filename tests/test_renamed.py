@@ -1,12 +1,9 @@
 """A name of an earlier version is refused with the name that it has now, which exists."""
 
-from __future__ import annotations
-
 import importlib
 import re
 from inspect import signature
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -23,19 +20,19 @@ from quietbit.node.policy import PolicyError
 PACKAGES = ("quietbit", "quietbit.flower", "quietbit.nvflare")
 
 
-def now(text: str) -> str:
+def now(text):
     """Return the new name in what a table says; empty where a name is gone."""
     found = re.match(r"now ([\w.-]+)", text)
     return found.group(1) if found else ""
 
 
-def listed(package: str) -> dict[str, str]:
-    table: dict[str, str] = importlib.import_module(package).RENAMED
+def listed(package):
+    table = importlib.import_module(package).RENAMED
     return table
 
 
 @pytest.mark.parametrize("package", PACKAGES)
-def test_a_public_name(package: str) -> None:
+def test_a_public_name(package):
     module = importlib.import_module(package)
     assert listed(package)
     for old, new in listed(package).items():
@@ -46,26 +43,26 @@ def test_a_public_name(package: str) -> None:
 
 
 @pytest.mark.parametrize("old", calibrate.RENAMED)
-def test_a_keyword_of_calibrate(old: str) -> None:
-    keywords: Any = {"epsilon": 1.0, "delta": 1e-5, "adjacency": "zero-out", old: 64}
+def test_a_keyword_of_calibrate(old):
+    keywords = {"epsilon": 1.0, "delta": 1e-5, "adjacency": "zero-out", old: 64}
     with pytest.raises(InvalidParameter) as refusal:
         quietbit.calibrate("imvu", ball=quietbit.Ball("l2", 1000), **keywords)
     assert str(refusal.value) == f"{old} is {calibrate.RENAMED[old]}."
     assert now(calibrate.RENAMED[old]) in signature(quietbit.calibrate).parameters
 
 
-def test_an_unknown_keyword_of_calibrate() -> None:
-    keywords: Any = {"epsilon": 1.0, "delta": 1e-5, "adjacency": "zero-out", "kept": 64}
+def test_an_unknown_keyword_of_calibrate():
+    keywords = {"epsilon": 1.0, "delta": 1e-5, "adjacency": "zero-out", "kept": 64}
     with pytest.raises(TypeError, match="'kept'"):
         quietbit.calibrate("imvu", ball=quietbit.Ball("l2", 1000), **keywords)
 
 
 @pytest.mark.parametrize("prefix", ["", "quietbit."])
 @pytest.mark.parametrize("old", plan.RENAMED)
-def test_a_key_of_a_plan(old: str, prefix: str) -> None:
+def test_a_key_of_a_plan(old, prefix):
     tables = {key.partition(".")[0] for key in KEYS}
     key = old if "." in old or old.partition(".")[0] in tables else f"{old}.any"
-    config: dict[str, Any] = {f"{prefix}{key}": 1}
+    config = {f"{prefix}{key}": 1}
     with pytest.raises(InvalidParameter) as refusal:
         Plan.read(config, prefix)
     assert refusal.value.name == prefix + old
@@ -76,7 +73,7 @@ def test_a_key_of_a_plan(old: str, prefix: str) -> None:
 
 
 @pytest.mark.parametrize("old", policy.RENAMED)
-def test_a_key_of_a_policy(old: str, tmp_path: Path) -> None:
+def test_a_key_of_a_policy(old, tmp_path):
     path = Path(write_policy(tmp_path))
     path.write_text(path.read_text() + f"{old} = 1\n")
     with pytest.raises(PolicyError, match=re.escape(f"{old} is {policy.RENAMED[old]}.")):
@@ -98,7 +95,7 @@ def test_a_key_of_a_policy(old: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("old", main.RENAMED)
-def test_an_option(old: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_option(old, capsys):
     commands = {
         "--answer-seconds": ["node", "init", "policy.toml"],
         "--keep": ["calibrate", "--epsilon", "1", "--delta", "0", "--adjacency", "zero-out"],

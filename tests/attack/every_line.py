@@ -4,26 +4,20 @@ A tracer notes the lines that run in a call and in all threads below it; a secon
 of them. Calls run side by side, each with a tracer of its own.
 """
 
-from __future__ import annotations
-
 import _thread
 import contextlib
 import sys
 import threading
-from collections.abc import Callable, Iterator
-from types import FrameType
-from typing import Any, TypeAlias
 
 PATIENT = "glucose of patient 4711"
 # How threads begin; `threading` has its own names, the last from Python 3.13 on.
 STARTS = ("start_new_thread", "_start_new_thread", "_start_joinable_thread")
-Line: TypeAlias = tuple[str, str, int]  # file, function, number
 
 
 class Fault(BaseException):
     """What nobody expects."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__(PATIENT)
 
 
@@ -32,13 +26,13 @@ class Tracer:
     time.
     """
 
-    def __init__(self, files: frozenset[str], at: Line | None = None) -> None:
+    def __init__(self, files, at=None):
         self.files = files
         self.at = at
         self.raised = False
-        self.seen: dict[Line, str] = {}  # with the name of the thread
+        self.seen = {}  # with the name of the thread
 
-    def __call__(self, frame: FrameType, event: str, argument: object) -> Any:
+    def __call__(self, frame, event, argument):
         code = frame.f_code
         if code.co_filename not in self.files:
             return None
@@ -52,14 +46,14 @@ class Tracer:
 
 
 @contextlib.contextmanager
-def following() -> Iterator[None]:
+def following():
     """Let every thread that is started meanwhile be traced as the thread that starts it."""
 
-    def traced(start: Callable[..., Any]) -> Callable[..., Any]:
-        def started(function: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
+    def traced(start):
+        def started(function, *arguments, **named):
             tracer = sys.gettrace()
 
-            def run(*given: Any) -> None:
+            def run(*given):
                 with contextlib.suppress(Fault):
                     sys.settrace(tracer)
                     function(*given)
@@ -85,7 +79,7 @@ def following() -> Iterator[None]:
             setattr(module, name, start)
 
 
-def under(tracer: Tracer, call: Callable[[], Any]) -> Any:
+def under(tracer, call):
     """Return what a call returns, or the exception that it raises, under a tracer."""
     sys.settrace(tracer)
     try:

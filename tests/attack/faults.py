@@ -30,17 +30,17 @@ class Tampered:
     real: Any
     clip: float = 1.0
 
-    def __post_init__(self) -> None:
+    def __post_init__(self):
         object.__setattr__(self, "uplink", Uplink(self.real, clip=self.clip))
 
-    def send(self, update: Any, rng: Any) -> bytes:
-        return self.uplink.send(update, rng)  # type: ignore[attr-defined, no-any-return]
+    def send(self, update, rng):
+        return self.uplink.send(update, rng)
 
-    def receive(self, payloads: Any) -> Any:
-        return self.uplink.receive(payloads)  # type: ignore[attr-defined]
+    def receive(self, payloads):
+        return self.uplink.receive(payloads)
 
 
-def _with(mechanism: Any, **changed: Any) -> Any:
+def _with(mechanism, **changed):
     """A copy with some fields replaced and the others, such as decoded values, left as they
     were.
     """
@@ -50,7 +50,7 @@ def _with(mechanism: Any, **changed: Any) -> Any:
     return other
 
 
-def stronger(honest: Any, factor: float = 1.1) -> Tampered:
+def stronger(honest, factor=1.1):
     """A response ``factor`` times too strong, or noise too small by it."""
     if isinstance(honest, InterpolatedMVU):
         steep = InterpolatedMVU(honest.design, honest.ball, honest.beta * factor, honest.clamp)
@@ -66,7 +66,7 @@ def stronger(honest: Any, factor: float = 1.1) -> Tampered:
     return Tampered(honest, _louder(honest, factor))
 
 
-def _louder(honest: Any, factor: float) -> Any:
+def _louder(honest, factor):
     ball = honest.ball
     if isinstance(honest, Sign):
         return Sign(_louder(honest.inner, factor))
@@ -79,7 +79,7 @@ def _louder(honest: Any, factor: float) -> Any:
     )
 
 
-def swapped(honest: Any, first: int, second: int) -> Tampered:
+def swapped(honest, first, second):
     """Two rows of the table exchanged."""
     table = honest.design.probabilities.copy()
     table[[first, second]] = table[[second, first]]
@@ -92,7 +92,7 @@ def swapped(honest: Any, first: int, second: int) -> Tampered:
     return Tampered(honest, _with(honest, sampler=other.sampler))
 
 
-def unclipped(honest: Any, factor: float = 4.0) -> Tampered:
+def unclipped(honest, factor=4.0):
     """Updates are clipped to a norm that is too large."""
     if isinstance(honest, InterpolatedMVU):
         beta = factor * honest.beta
@@ -106,10 +106,10 @@ def unclipped(honest: Any, factor: float = 4.0) -> Tampered:
 class SharedBits:
     """Random bits of which some coordinates get those of another."""
 
-    def __init__(self, seed: int, pattern: str) -> None:
+    def __init__(self, seed, pattern):
         self.inner, self.pattern = seeded_rng(seed), pattern
 
-    def draw(self, count: int) -> Any:
+    def draw(self, count):
         block = self.inner.draw(count)
         places = np.arange(count)
         if self.pattern == "next":  # 2 k + 1 has those of 2 k
@@ -127,16 +127,16 @@ class SharedBits:
 
 
 class _Mapped:
-    def __init__(self, block: Any, source: Any) -> None:
+    def __init__(self, block, source):
         self.block, self.source = block, source
 
-    def primary(self, start: int, count: int) -> Any:
+    def primary(self, start, count):
         return self.block.primary(0, self.source.size)[self.source[start : start + count]]
 
-    def ties(self, indices: Any) -> Any:
+    def ties(self, indices):
         return self.block.ties(self.source[indices])
 
-    def uniform64(self, stream: int, start: int, count: int) -> Any:
+    def uniform64(self, stream, start, count):
         size = self.source.size
         if start + count > size:
             return self.block.uniform64(stream, start, count)
@@ -146,11 +146,11 @@ class _Mapped:
 class RepeatedBits:
     """Random bits that start over after ``period`` draws."""
 
-    def __init__(self, seed: int, period: int) -> None:
+    def __init__(self, seed, period):
         self.seed, self.period, self.draws = seed, period, 0
         self.inner = seeded_rng(seed)
 
-    def draw(self, count: int) -> Any:
+    def draw(self, count):
         if self.draws % self.period == 0:
             self.inner = seeded_rng(self.seed)
         self.draws += 1

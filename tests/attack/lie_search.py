@@ -19,7 +19,6 @@ digest, derivation, seal and signature is the client's own.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from functools import lru_cache
 from itertools import combinations, product
@@ -51,26 +50,26 @@ def subsets(items, least=0):
     ]
 
 
-def _public(private) -> bytes:
+def _public(private):
     return pow(3, int.from_bytes(bytes(private), "little") % P, P).to_bytes(32, "little")
 
 
-def _agree(private, public: bytes) -> bytes:
+def _agree(private, public):
     shared = pow(int.from_bytes(public, "little"), int.from_bytes(bytes(private), "little") % P, P)
     return shared.to_bytes(32, "little")
 
 
-def _derive(secret, purpose: bytes, context: bytes) -> bytes:
+def _derive(secret, purpose, context):
     return hashlib.sha256(bytes(secret) + b"/" + purpose + b"/" + context).digest()
 
 
-def _seal(key: bytes, plain: bytes, context: bytes) -> bytes:
+def _seal(key, plain, context):
     return (
         plain + hashlib.sha256(key + plain + context).digest()[:16]
     )  # nobody reads what is not theirs below
 
 
-def _open(key: bytes, sealed: bytes, context: bytes) -> bytes:
+def _open(key, sealed, context):
     if _seal(key, sealed[:-16], context) != sealed:
         raise keys.InvalidParameter("sealed shares must be genuine, got others.")
     return sealed[:-16]
@@ -114,10 +113,10 @@ class Search:
     found: dict = field(factory=dict)
 
     @property
-    def good(self) -> list[int]:
+    def good(self):
         return [i for i in range(1, self.n + 1) if i not in self.bad]
 
-    def run(self) -> dict | None:
+    def run(self):
         """Return the first lie that exposes somebody, or None when there is none."""
         with self._quick_keys():
             self.plans = {
@@ -134,7 +133,7 @@ class Search:
         return None
 
     @contextmanager
-    def _quick_keys(self) -> Iterator[None]:
+    def _quick_keys(self):
         def expand(key, width):
             self.masks.append(key)
             return np.zeros(width, dtype=np.uint32)
@@ -153,7 +152,7 @@ class Search:
                 stack.enter_context(patch.object(keys, name, function))
             yield
 
-    def _start(self) -> None:
+    def _start(self):
         """Stage 1, for all terms, of this round and of an earlier one."""
         self.clients, self.ads, self.own = {}, {}, {}
         self.ours = {}  # the server's own clients, by their advertisements
@@ -168,7 +167,7 @@ class Search:
                     else:
                         self.ours[one] = client
 
-    def _lie(self, terms: dict[int, bytes]) -> dict | None:
+    def _lie(self, terms):
         """Stages 2 to 5 for given terms."""
         options = [self._rosters(i, terms) for i in self.good]
         for rosters in product(*options):
@@ -183,27 +182,27 @@ class Search:
                         return {"terms": terms, "rosters": dealt, "sent": sent, "u2": told}
         return None
 
-    def _rosters(self, i: int, terms: dict[int, bytes]) -> list[Dealt | None]:
+    def _rosters(self, i, terms):
         """Everything client i takes for a roster, by effect."""
         mine = terms[i]
         key = "roster", i, tuple(sorted(terms.items()))
         if key in self.found:
             return self.found[key]
-        taken: dict = {}
+        taken = {}
         for u0 in reversed(subsets(self._all_but(i))):
             self._try_roster(i, mine, {j: self._advertised(j, terms, mine) for j in u0}, taken)
         self._try_false(i, terms, taken)
         self.found[key] = list(taken.values()) or [None]
         return self.found[key]
 
-    def _advertised(self, j: int, terms: dict[int, bytes], mine: bytes) -> Advertisement:
+    def _advertised(self, j, terms, mine):
         """What client j sends: an honest one under its own terms, a colluder as it is wanted."""
         return self.ads[j, terms.get(j, mine), "now"]
 
-    def _all_but(self, i: int) -> frozenset[int]:
+    def _all_but(self, i):
         return frozenset(range(1, self.n + 1)) - {i}
 
-    def _try_false(self, i: int, terms: dict[int, bytes], taken: dict) -> None:
+    def _try_false(self, i, terms, taken):
         """In the place of some: replays of an earlier round, another's advertisement, or one
         that the server made.
         """
@@ -222,11 +221,11 @@ class Search:
         for some in subsets(set(full) - self.bad, 1):
             self._try_all(i, mine, {**full, **{j: self.own[j, mine] for j in some}}, taken)
 
-    def _try_all(self, i: int, mine: bytes, ads: dict, taken: dict) -> None:
+    def _try_all(self, i, mine, ads, taken):
         for u0 in subsets(ads):
             self._try_roster(i, mine, {j: ads[j] for j in u0}, taken)
 
-    def _impostor(self, j: int, terms: bytes) -> Advertisement:
+    def _impostor(self, j, terms):
         """A client in the place of an honest one, of whom the server knows everything but the
         identity.
         """
@@ -235,7 +234,7 @@ class Search:
         self.ours[one] = client
         return one
 
-    def _try_roster(self, i: int, terms: bytes, others: dict, taken: dict) -> None:
+    def _try_roster(self, i, terms, others, taken):
         client = clone(self.clients[i, terms, "now"])
         roster = {**others, i: self.ads[i, terms, "now"]}
         self.asked += 1
@@ -250,7 +249,7 @@ class Search:
         )
         taken.setdefault(effect, Dealt(client, parts, roster, terms))
 
-    def _vectors(self, i: int, dealt: dict) -> list[tuple | None]:
+    def _vectors(self, i, dealt):
         """Every U1 that client i sends a vector for, given what the others dealt: (u1, client,
         signature, masks).
         """
@@ -284,9 +283,7 @@ class Search:
         self.found[key] = taken or [None]
         return self.found[key]
 
-    def _from_server(
-        self, maker: SumClient, j: int, i: int, client: SumClient, terms: bytes
-    ) -> bytes:
+    def _from_server(self, maker, j, i, client, terms):
         """What a colluder or impostor deals to a client, whatever that takes for the description
         of the round.
         """
@@ -296,7 +293,7 @@ class Search:
         sealed = _seal(maker._sealing_key(j, i), b"".join(parts), codec.as_bytes(j, i))
         return sealed + client_module._commitments(client._description, j, i, parts)
 
-    def _lists(self, i: int, sent: dict) -> list[frozenset[int] | None]:
+    def _lists(self, i, sent):
         """Every U2 that client i signs."""
         if i not in sent:
             return [None]
@@ -313,7 +310,7 @@ class Search:
             self.found[key] = {u2: (after, signature) for u2, after, signature in taken}
         return list(self.found[key]) or [None]
 
-    def _answers(self, i: int, sent: dict, told: dict) -> frozenset[tuple[int, bytes]]:
+    def _answers(self, i, sent, told):
         """Whose shares client i gives up with the best evidence there is: (dealer, kind)."""
         plan, described = sent[i].client._plan, sent[i].client._description
         u1, u2 = sent[i].u1, told[i]
@@ -335,7 +332,7 @@ class Search:
             tuple(sorted(first.items())),
         )
         if key not in self.found:
-            given: frozenset = frozenset()
+            given = frozenset()
             for some in subsets(set(signatures) & u2, plan.threshold) or [frozenset()]:
                 after = clone(self.found["lists", i, id(sent[i])][u2][0])
                 self.asked += 1
@@ -350,11 +347,11 @@ class Search:
             self.found[key] = given
         return self.found[key]
 
-    def _exposed(self, terms: dict, dealt: dict, sent: dict, told: dict) -> bool:
+    def _exposed(self, terms, dealt, sent, told):
         """Whether a combination of vectors is read that is over fewer clients of like terms than
         it should be.
         """
-        held: dict = {(i, kind): set() for i in self.good for kind in (PAIR, SEED)}
+        held = {(i, kind): set() for i in self.good for kind in (PAIR, SEED)}
         for i in self.good:
             if dealt[i] is not None:
                 lost = {j for j in dealt[i].parts if dealt[i].roster[j] in self.ours}
@@ -370,7 +367,7 @@ class Search:
             if len(holders) >= self.plans[self.terms[0]].threshold
         }
         senders = sorted(sent)
-        unknown: dict[bytes, dict[int, int]] = {}
+        unknown = {}
         for i in senders:
             if (i, SEED) not in known:
                 unknown.setdefault(sent[i].own, {})[i] = 1
@@ -387,7 +384,7 @@ class Search:
 
 
 @lru_cache(maxsize=1 << 16)
-def _readable(senders: tuple, unknown: tuple, terms: tuple, honest: int) -> bool:
+def _readable(senders, unknown, terms, honest):
     for signs in product((0, 1, -1), repeat=len(senders)):
         if not any(signs):
             continue
@@ -399,7 +396,7 @@ def _readable(senders: tuple, unknown: tuple, terms: tuple, honest: int) -> bool
     return False
 
 
-def clone(client: SumClient) -> SumClient:
+def clone(client):
     """A copy that can be asked something without the other noticing."""
     new = object.__new__(SumClient)
     for name in FIELDS:

@@ -5,20 +5,17 @@ Idea     before a request is noted, nothing that an app says may leave, because 
          the ledger.
 """
 
-from __future__ import annotations
-
 import socket
 import subprocess
 import sys
 import threading
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
 pytest.importorskip("flwr", reason="needs the flower extra")
-from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
 
 from engines.flower import test_replay as replaying
 from engines.flower.kit import DIMENSION, HandGrid, app, be_the_server, context, gated, model
@@ -46,25 +43,25 @@ CONFIG = {
 class Wordy(RuntimeError):
     """An error whose text is an error, too."""
 
-    def __str__(self) -> str:
+    def __str__(self):
         raise InvalidParameter(OF_A_PATIENT)
 
 
-def raising(error: BaseException) -> Any:
-    def start(_: Context) -> ArrayRecord:
+def raising(error):
+    def start(_):
         raise error
 
     return start
 
 
-def of_arrays(arrays: dict[str, Any]) -> Any:
+def of_arrays(arrays):
     return lambda _: ArrayRecord({name: Array(value) for name, value in arrays.items()})
 
 
 class Named(dict[str, Any]):
     """Arrays whose names come one by one, until they fail."""
 
-    def items(self) -> Any:
+    def items(self):
         raise InvalidParameter(OF_A_PATIENT)
 
 
@@ -84,7 +81,7 @@ STARTS = {
 
 
 @pytest.mark.parametrize("kind", STARTS)
-def test_no_word_of_an_apps_first_model_leaves(kind: str, tmp_path: Path) -> None:
+def test_no_word_of_an_apps_first_model_leaves(kind, tmp_path):
     """It was sent to the server as the fault of the request, and no release was noted."""
     path = write_policy(
         tmp_path,
@@ -105,7 +102,7 @@ def test_no_word_of_an_apps_first_model_leaves(kind: str, tmp_path: Path) -> Non
     assert OF_A_PATIENT not in str(list((tmp_path / "models").glob("*")))
 
 
-def asked(number: int) -> Message:
+def asked(number):
     be_the_server()
     record = ConfigRecord(request_record(number, MECHANISM))
     content = RecordDict({"arrays": model(), "quietbit": record})
@@ -115,13 +112,11 @@ def asked(number: int) -> Message:
 @pytest.mark.parametrize(
     "error", [MemoryError(), OSError(28, "full"), InvalidParameter(OF_A_PATIENT)]
 )
-def test_a_noted_release_that_cannot_be_prepared_counts(
-    error: Exception, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_noted_release_that_cannot_be_prepared_counts(error, tmp_path, monkeypatch):
     """The server was told that nothing was released, and its report stayed below the ledger."""
     place = context(11, 0, CONFIG, quietbit_policy=write_policy(tmp_path, epsilon=1e6))
 
-    def fails(*_: Any) -> bytes:
+    def fails(*_):
         raise error
 
     with monkeypatch.context() as patch:
@@ -134,7 +129,7 @@ def test_a_noted_release_that_cannot_be_prepared_counts(
 
 
 @pytest.mark.parametrize("table", ["refusals", "reasons"])
-def test_damaged_refusals_stop_no_noted_release(table: str, tmp_path: Path) -> None:
+def test_damaged_refusals_stop_no_noted_release(table, tmp_path):
     place = context(11, 0, CONFIG, quietbit_policy=write_policy(tmp_path, epsilon=1e6))
     assert not gated()(asked(1), place, app(np.zeros(DIMENSION))).has_error()
     with opened(tmp_path / "ledger", "ledger", write=True) as database:
@@ -145,16 +140,14 @@ def test_damaged_refusals_stop_no_noted_release(table: str, tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("answer", [b"", b"QBG2", b"x" * 64])
-def test_a_gatekeeper_that_ends_after_the_request_may_have_noted_it(
-    answer: bytes, tmp_path: Path
-) -> None:
+def test_a_gatekeeper_that_ends_after_the_request_may_have_noted_it(answer, tmp_path):
     """Its app said that nothing was released; the gatekeeper had noted it before it was killed."""
     gate = keeper(tmp_path)
     listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     listening.bind(str(tmp_path / "gate"))
     listening.listen()
 
-    def serve() -> None:
+    def serve():
         connection, _ = listening.accept()
         with connection:
             message, _ = receive(connection, 0, 10.0)
@@ -202,13 +195,13 @@ assert "quietbit_lab.baseline.noise" in sys.modules
 """
 
 
-def test_a_run_config_imports_no_family_that_the_policy_does_not_list() -> None:
+def test_a_run_config_imports_no_family_that_the_policy_does_not_list():
     """A server's config was read first, and imported any plug-in of the node; sums imported all."""
     pytest.importorskip("quietbit_lab", reason="needs an installed plug-in")
     subprocess.run([sys.executable, "-c", PLUG_IN], check=True, timeout=120)
 
 
-def test_an_engine_imports_no_family_that_the_policy_does_not_list(tmp_path: Path) -> None:
+def test_an_engine_imports_no_family_that_the_policy_does_not_list(tmp_path):
     place = context(
         11,
         0,

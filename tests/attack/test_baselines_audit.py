@@ -3,10 +3,6 @@
 False alarms: 1e-9 per audit. Seeds are fixed; faults are found with a margin.
 """
 
-from __future__ import annotations
-
-from typing import Any
-
 import pytest
 from attrs import evolve
 
@@ -15,12 +11,12 @@ from core.statistical.kit import seed
 from lab.baseline.makers import BASELINES
 from quietbit.kernel.rng import seeded_rng
 from quietbit.target import Adjacency
-from quietbit_lab.auditor.audit import Audit, audit
+from quietbit_lab.auditor.audit import audit
 
 SURE = 1 - 1e-9
 
 
-def look(target: Any, samples: int) -> Audit:
+def look(target, samples):
     return audit(
         target,
         Adjacency.REPLACE_ONE,
@@ -32,12 +28,12 @@ def look(target: Any, samples: int) -> Audit:
 
 
 @pytest.mark.parametrize("name", ["cldp three bits", "dp-rec"])
-def test_nothing_is_found_without_a_fault(name: str) -> None:
+def test_nothing_is_found_without_a_fault(name):
     """Two of them; `benchmarks/field.py --audit` looks at all, and longer."""
     assert look(BASELINES[name], 100).failures == ()
 
 
-def test_a_release_that_reveals_twice_as_much_is_seen() -> None:
+def test_a_release_that_reveals_twice_as_much_is_seen():
     """It decodes with the honest gain, so that the mean is too long: the response is what gives
     it away.
     """
@@ -45,7 +41,7 @@ def test_a_release_that_reveals_twice_as_much_is_seen() -> None:
     louder = evolve(honest, design_epsilon=2 * honest.design_epsilon)
 
     class Stronger(Tampered):
-        def receive(self, payloads: Any) -> Any:
+        def receive(self, payloads):
             return super().receive(payloads) * (louder.gain / honest.gain)
 
     found = look(Stronger(honest, louder), 150)

@@ -2,8 +2,6 @@
 design enters.
 """
 
-from __future__ import annotations
-
 import json
 import math
 from fractions import Fraction
@@ -28,7 +26,7 @@ LOOSE = (
 )
 
 
-def test_the_account_of_loose_rows_was_wrong() -> None:
+def test_the_account_of_loose_rows_was_wrong():
     rows = np.array(LOOSE[0])
     sampled = rows / rows.sum(axis=1, keepdims=True)
     assert np.abs(np.diff(np.log(rows), axis=0)).max() == pytest.approx(math.log(3))
@@ -36,7 +34,7 @@ def test_the_account_of_loose_rows_was_wrong() -> None:
 
 
 @pytest.mark.parametrize("rows", LOOSE)
-def test_rows_that_do_not_sum_to_one_are_refused(rows: list[list[float]]) -> None:
+def test_rows_that_do_not_sum_to_one_are_refused(rows):
     with pytest.raises(InvalidParameter, match="sum of the probabilities of level"):
         Design(SPEC, np.array(rows), np.array(ALPHABET))
 
@@ -52,17 +50,15 @@ def test_rows_that_do_not_sum_to_one_are_refused(rows: list[list[float]]) -> Non
         ([[0.5, 0.5], [0.25, 0.75]], [-0.2, math.inf]),
     ],
 )
-def test_zeros_signs_nan_and_falling_alphabets_are_refused(
-    rows: list[list[float]], alphabet: list[float]
-) -> None:
+def test_zeros_signs_nan_and_falling_alphabets_are_refused(rows, alphabet):
     with pytest.raises(InvalidParameter):
         Design(SPEC, np.array(rows), np.array(alphabet))
 
 
 @pytest.mark.parametrize("rows", LOOSE)
 def test_a_file_with_such_rows_is_refused_even_if_its_identity_is_right(
-    rows: list[list[float]],
-) -> None:
+    rows,
+):
     import hashlib
 
     good = solve(SPEC)
@@ -77,7 +73,7 @@ def test_a_file_with_such_rows_is_refused_even_if_its_identity_is_right(
         build(described)
 
 
-def test_thousands_of_random_rows_are_made_exact_or_refused() -> None:
+def test_thousands_of_random_rows_are_made_exact_or_refused():
     rng = np.random.default_rng(7)
     refused = 0
     for _ in range(3000):

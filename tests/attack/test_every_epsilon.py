@@ -56,51 +56,33 @@ DRAWS = [
 ]
 
 
-def drawn(kind: str, seed: int) -> tuple[dict, int]:
+def drawn(kind, seed):
     """Return a run config of this kind, and how many rounds to run."""
     rng = random.Random(f"{kind} {seed}")  # noqa: S311 - draws plans
     rounds = rng.randint(1, 4)
     config = {
-        "quietbit.mechanism": rng.choice(["vmvu", "imvu", "gaussian"]),
-        "quietbit.clip": rng.choice([0.5, 1.0, 3.0]),
-        "quietbit.epsilon": round(rng.uniform(2.0, 12.0), 3),
-        "quietbit.adjacency": rng.choice(["zero-out", "replace-one"]),
-        "quietbit.releases": rng.randint(rounds, rounds + 2),
+        "mechanism": rng.choice(["vmvu", "imvu", "gaussian"]),
+        "clip": rng.choice([0.5, 1.0, 3.0]),
+        "epsilon": round(rng.uniform(2.0, 12.0), 3),
+        "adjacency": rng.choice(["zero-out", "replace-one"]),
+        "releases": rng.randint(rounds, rounds + 2),
     }
     if kind == "scouts":
-        config |= {
-            "quietbit.adaptive-clip.every": 2,
-            "quietbit.epsilon": 15.0,
-            "quietbit.mechanism": "gaussian",
-        }
+        config |= {"adaptive-clip.every": 2, "epsilon": 15.0, "mechanism": "gaussian"}
     if kind == "samples":
-        config |= {
-            "quietbit.samples.dataset-size": rng.randint(30, 300),
-            "quietbit.mechanism": "gaussian",
-        }
-        config |= {
-            "quietbit.samples.sampling-rate": rng.choice([0.1, 0.5]),
-            "quietbit.adjacency": "zero-out",
-        }
+        config |= {"mechanism": "gaussian", "adjacency": "zero-out"}
+        config["samples.dataset-size"] = rng.randint(30, 300)
+        config["samples.sampling-rate"] = rng.choice([0.1, 0.5])
     if kind in ("sums", "both"):
-        config |= {
-            "quietbit.mechanism": "imvu",
-            "quietbit.trust": "secure-aggregation",
-            "quietbit.secure-aggregation.threshold": 4,
-        }
-        config |= {
-            "quietbit.secure-aggregation.adversary": "honest-but-curious",
-            "quietbit.secure-aggregation.honest-clients": 3,
-        }
-        config |= {"quietbit.adjacency": "zero-out"}
+        config |= {"mechanism": "imvu", "adjacency": "zero-out", "trust": "secure-aggregation"}
+        sums = {"threshold": 4, "adversary": "honest-but-curious", "honest-clients": 3}
+        config |= {f"secure-aggregation.{key}": value for key, value in sums.items()}
     if kind in ("evaluated", "both") or (kind == "samples" and rng.random() < 0.5):
         answers = rng.randint(1, rounds)
-        share = rng.uniform(0.1, 0.4) * config["quietbit.epsilon"]
-        config |= {
-            "quietbit.evaluate.epsilon": round(share / answers, 3),
-            "quietbit.evaluate.releases": answers,
-        }
-    return config, rounds
+        share = rng.uniform(0.1, 0.4) * config["epsilon"]
+        config["evaluate.epsilon"] = round(share / answers, 3)
+        config["evaluate.releases"] = answers
+    return {f"quietbit.{key}": value for key, value in config.items()}, rounds
 
 
 def batches(message, _):
@@ -113,6 +95,13 @@ def batches(message, _):
     return Message(RecordDict({"arrays": ArrayRecord(zeros)}), reply_to=message)
 
 
+def epsilon_of(books, plan):
+    """Return what a node's own ledger amounts to: its updates, and its answers to evaluations."""
+    honest = 0 if plan.secure_aggregation is None else plan.secure_aggregation.honest_clients
+    updates = account_of(books, plan.update_target, honest).epsilon()
+    return updates + account_of(books, plan.target, 0, kind=ANSWERS).total().pure_epsilon()
+
+
 class Engine:
     """Flower's strategy and nodes in this process."""
 
@@ -120,60 +109,35 @@ class Engine:
         be_the_server()
         self.metric = metric
         self.plan = Plan.from_run_config(config)
-        fewest = {
-            "min_train_nodes": NODES,
-            "min_available_nodes": NODES,
-            "min_evaluate_nodes": NODES,
-        }
-        self.strategy = PrivateStrategy(FedAvg(**fewest), config)
+        least = {f"min_{what}_nodes": NODES for what in ("train", "available", "evaluate")}
+        self.strategy = PrivateStrategy(FedAvg(**least), config)
         nodes = list(range(101, 101 + NODES))
-        self.grid = (
-            Room(config=config, nodes=nodes)
-            if self.plan.secure_aggregation is not None
-            else HandGrid(nodes)
-        )
-        self.contexts = {node: context(node, place, config) for place, node in enumerate(nodes)}
-        if self.plan.secure_aggregation is not None:
-            self.contexts = self.grid.contexts
+        if self.plan.secure_aggregation is None:
+            self.grid, self.carry = HandGrid(nodes), self.send
+            self.contexts = {node: context(node, place, config) for place, node in enumerate(nodes)}
+        else:
+            self.grid = Room(config=config, nodes=nodes)
+            self.carry, self.contexts = self.grid.carry, self.grid.contexts
 
-    def carry(self, message, call):
-        if self.plan.secure_aggregation is not None:
-            return self.grid.carry(message, call)
+    def send(self, message, call):
         return MOD(message, self.contexts[message.metadata.dst_node_id], call)
 
     def run(self, rounds):
         update = batches if self.plan.samples is not None else app(np.full(DIMENSION, 0.01))
         for number in range(1, rounds + 1):
-            messages = self.strategy.configure_train(number, model(), ConfigRecord(), self.grid)
-            replies = [self.carry(message, update) for message in messages]
+            given = number, model(), ConfigRecord(), self.grid
+            asked = self.strategy.configure_train(*given)
+            replies = [self.carry(message, update) for message in asked]
             _, metrics = self.strategy.aggregate_train(number, replies)
             if self.plan.evaluation is not None and number <= self.plan.evaluation.releases:
-                messages = list(
-                    self.strategy.configure_evaluate(number, model(), ConfigRecord(), self.grid)
-                )
-                replies = [self.carry(message, evaluates(self.metric)) for message in messages]
+                asked = list(self.strategy.configure_evaluate(*given))
+                replies = [self.carry(message, evaluates(self.metric)) for message in asked]
                 metrics = self.strategy.aggregate_evaluate(number, replies)
         return metrics
 
     def cost(self):
         """Return what the worst node's own ledger amounts to."""
-        costs = []
-        for place in self.contexts.values():
-            books = ledger(place)
-            epsilon = account_of(
-                books,
-                self.plan.update_target,
-                self.plan.secure_aggregation.honest_clients if self.plan.secure_aggregation else 0,
-            ).epsilon()
-            if self.plan.evaluation is not None:
-                answers = sum(
-                    times
-                    for (name, _, _), times in books.counts().items()
-                    if books.mechanisms[name].get("kind") == ANSWERS
-                )
-                epsilon += answers * self.plan.evaluate.epsilon
-            costs.append(epsilon)
-        return max(costs)
+        return max(epsilon_of(ledger(place), self.plan) for place in self.contexts.values())
 
 
 def check(numbers, cost, *, least=1):

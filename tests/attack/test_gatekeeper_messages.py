@@ -4,19 +4,12 @@ Idea     whatever an app sends, a release is noted exactly where the gatekeeper 
          accepted, and then exactly one release comes back, as long as any other.
 """
 
-from __future__ import annotations
-
 import random
-import socket
-import threading
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 
-from federation.node.makers import DIMENSION, books, keeper, request
+from federation.node.makers import DIMENSION, books, connected, request, serving
 from quietbit.node.channel import receive, send
-from quietbit.node.gatekeeper import Gatekeeper
 from quietbit.node.refusal import Unusable
 
 CASES = 150
@@ -26,10 +19,10 @@ DATA = [b"", b"x" * 5, np.ones(DIMENSION).tobytes(), np.full(DIMENSION, np.nan).
 ROWS = [b"", b"x" * 7, np.ones(DIMENSION, dtype="<f4").tobytes()]
 
 
-def changed(rng: random.Random, number: int) -> dict[str, Any]:
+def changed(rng, number):
     """A request for a release, as another version or somebody else might write it."""
     values = request(number).to_json()
-    message: dict[str, Any] = {"ask": "release", "request": values}
+    message = {"ask": "release", "request": values}
     match rng.randrange(7):
         case 0:
             message["question"] = message.pop("request")
@@ -46,7 +39,7 @@ def changed(rng: random.Random, number: int) -> dict[str, Any]:
     return message
 
 
-def conversation(rng: random.Random, number: int) -> list[tuple[dict[str, Any], bytes]]:
+def conversation(rng, number):
     """A request, messages about batches that this run has none of, and an update."""
     messages = [(changed(rng, number), b"")]
     for _ in range(rng.randrange(3)):
@@ -55,11 +48,10 @@ def conversation(rng: random.Random, number: int) -> list[tuple[dict[str, Any], 
     return [*messages, ({"update": True}, rng.choice(DATA))]
 
 
-def answers(path: Path, messages: list[tuple[dict[str, Any], bytes]]) -> list[Any]:
+def answers(folder, messages):
     """What comes back, until the connection ends."""
     received = []
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
-        connection.connect(str(path))
+    with connected(folder) as connection:
         try:
             for message, data in messages:
                 send(connection, message, data)
@@ -69,25 +61,18 @@ def answers(path: Path, messages: list[tuple[dict[str, Any], bytes]]) -> list[An
     return received
 
 
-def test_one_release_for_each_note_and_none_without(tmp_path: Path) -> None:
+def test_one_release_for_each_note_and_none_without(tmp_path):
     rng = random.Random(3)  # noqa: S311 - no secret
-    held = keeper(tmp_path, epsilon=1e6, releases=CASES, releases_per_day=CASES)
-    gate = Gatekeeper(held, tmp_path / "gate")
-    thread = threading.Thread(target=gate.serve)
-    thread.start()
     sizes = set()
     accepted = 0
-    try:
+    with serving(tmp_path, epsilon=1e6, releases=CASES, releases_per_day=CASES):
         for number in range(1, CASES + 1):
-            received = answers(tmp_path / "gate", conversation(rng, number))
+            received = answers(tmp_path, conversation(rng, number))
             releases = [data for answer, data in received if data[:3] == b"QBR"]
             is_accepted = received[0][0] == {"accepted": True}
             accepted += is_accepted
             assert len(releases) == is_accepted
             assert books(tmp_path).releases == accepted
             sizes |= {len(data) for data in releases}
-    finally:
-        gate.stop()
-        thread.join()
     assert 10 < accepted < CASES - 10
     assert len(sizes) == 1

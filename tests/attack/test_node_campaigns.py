@@ -14,7 +14,17 @@ import threading
 import numpy as np
 import pytest
 
-from federation.node.makers import BALL, DIMENSION, MECHANISM, NOISY, books, keeper, request
+from federation.node.makers import (
+    BALL,
+    DIMENSION,
+    MECHANISM,
+    NOISY,
+    books,
+    connected,
+    keeper,
+    request,
+    serving,
+)
 from quietbit.errors import InvalidPayload, QuietbitError
 from quietbit.federation.parts.weights import weight_of
 from quietbit.mechanism.interpolated import InterpolatedMVU
@@ -55,23 +65,19 @@ def test_forked_and_rolled_back_broadcast_logs(monkeypatch):
             return
         broadcasts = list(said["broadcasts"])
         logs.setdefault(node, []).append(broadcasts)
-        way = rng.randrange(8)
-        if way == 0:
-            said["broadcasts"] = broadcasts[:-1]
-        elif way == 1:
-            said["broadcasts"] = broadcasts + broadcasts[-1:]
-        elif way == 2:
-            said["broadcasts"] = rng.choice(logs[node])  # rolled back
-        elif way == 3:
-            said["broadcasts"] = broadcasts[::-1]
-        elif way == 4:
-            last = bytearray(broadcasts[-1])
-            last[rng.randrange(BROADCAST.size, len(last))] ^= 1 << rng.randrange(8)  # a fork
-            said["broadcasts"] = [*broadcasts[:-1], bytes(last)]
-        elif way == 5:
-            said["round"] = max(0, said["round"] - rng.randrange(1, 3))
-        elif way == 6:
-            said["digest"] = rng.randbytes(32)
+        forked = bytearray(broadcasts[-1])
+        forked[rng.randrange(BROADCAST.size, len(forked))] ^= 1 << rng.randrange(8)
+        ways = [
+            {"broadcasts": broadcasts[:-1]},
+            {"broadcasts": broadcasts + broadcasts[-1:]},
+            {"broadcasts": rng.choice(logs[node])},  # rolled back
+            {"broadcasts": broadcasts[::-1]},
+            {"broadcasts": [*broadcasts[:-1], bytes(forked)]},
+            {"round": max(0, said["round"] - rng.randrange(1, 3))},
+            {"digest": rng.randbytes(32)},
+            {},
+        ]
+        said.update(rng.choice(ways))
 
     played = 0
     while played < CASES["broadcast logs"]:
@@ -210,55 +216,43 @@ def test_releases_that_come_late_and_twice_count_once():
     assert 0 < sum(entry.answered for entry in report.rounds) <= made
 
 
-def serve(folder, **changes):
-    gate = keeper(folder, **{"epsilon": 1e4, "releases": 1000, "releases_per_day": 1000} | changes)
-    served = Gatekeeper(gate, folder / "gate")
-    thread = threading.Thread(target=served.serve, daemon=True)
-    thread.start()
-    return served, thread
+MANY = {"epsilon": 1e4, "releases": 1000, "releases_per_day": 1000}
+
+
+def spoilt(rng, good):
+    """A message with other bytes, of other sizes, or none."""
+    text = bytearray(good)
+    for _ in range(rng.randrange(1, 4)):
+        text[rng.randrange(len(text))] = rng.randrange(256)
+    sizes = rng.choice([0, 2**32 - 1, len(text)]), rng.choice([0, 2**63, 8])
+    return rng.choice(
+        [
+            rng.randbytes(rng.randrange(64)),
+            HEAD.pack(MAGIC, *sizes) + text,
+            HEAD.pack(MAGIC, len(text), 0) + text[: rng.randrange(len(text))],
+            HEAD.pack(MAGIC, 2, 0) + rng.choice([b"{}", b"[]", b"3 ", b'""']),
+        ]
+    )
 
 
 def test_other_users_at_the_socket(tmp_path):
     """Whatever bytes come, in whatever pieces: nothing leaves for them, and the next honest
     client is answered.
     """
-    served, thread = serve(tmp_path)
     rng = random.Random(44)  # noqa: S311
-    message = {"ask": "release", "request": request(1).to_json()}
-    good = json.dumps(message).encode()
-    for _ in range(CASES["socket messages"]):
-        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as raw:
-            raw.settimeout(5)
-            raw.connect(str(tmp_path / "gate"))
-            text = bytearray(good)
-            for _ in range(rng.randrange(1, 4)):
-                text[rng.randrange(len(text))] = rng.randrange(256)
-            way = rng.randrange(4)
-            if way == 0:
-                data = rng.randbytes(rng.randrange(64))
-            elif way == 1:
-                data = (
-                    HEAD.pack(
-                        MAGIC, rng.choice([0, 2**32 - 1, len(text)]), rng.choice([0, 2**63, 8])
-                    )
-                    + text
-                )
-            elif way == 2:
-                data = HEAD.pack(MAGIC, len(text), 0) + text[: rng.randrange(len(text))]
-            else:
-                data = HEAD.pack(MAGIC, 2, 0) + rng.choice([b"{}", b"[]", b"3 ", b'""'])
-            raw.sendall(data)
-            if rng.random() < 0.5:
-                raw.shutdown(socket.SHUT_WR)
-                raw.recv(4096)
-    before = books(tmp_path).releases
-    assert (
-        before <= 40
-    )  # changed bytes that are a message all the same are noted, and cost a release at most
-    answer = RemoteGate(tmp_path / "gate").accept(request(9, run=77)).release([UPDATE])
-    assert Framed.from_bytes(answer).run == 77
-    served.stop()
-    thread.join(5)
+    good = json.dumps({"ask": "release", "request": request(1).to_json()}).encode()
+    with serving(tmp_path, **MANY) as remote:
+        for _ in range(CASES["socket messages"]):
+            with connected(tmp_path) as raw:
+                raw.settimeout(5)
+                raw.sendall(spoilt(rng, good))
+                if rng.random() < 0.5:
+                    raw.shutdown(socket.SHUT_WR)
+                    raw.recv(4096)
+        # Changed bytes that are a message all the same are noted, and cost a release at most.
+        assert books(tmp_path).releases <= 40
+        answer = remote.accept(request(9, run=77)).release([UPDATE])
+        assert Framed.from_bytes(answer).run == 77
 
 
 @pytest.mark.parametrize("mode", [0o777, 0o1777, 0o770])

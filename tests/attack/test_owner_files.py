@@ -34,6 +34,16 @@ def endless(place):
     place.symlink_to("/dev/zero")
 
 
+def device(place):
+    place.unlink()
+    place.symlink_to("/dev/full")
+
+
+def folder(place):
+    place.unlink()
+    place.mkdir(mode=0o700)
+
+
 def hard_link(place):
     os.link(place, place.with_name("second name"))
 
@@ -69,6 +79,8 @@ def in_a_sticky_folder(place):
 CHANGES = [
     fifo,
     endless,
+    device,
+    folder,
     hard_link,
     soft_link,
     writable,

@@ -13,7 +13,7 @@ import pytest
 
 import quietbit
 from plans import flat_plan
-from quietbit.federation.simulate import LocalPlan, Score, Training, simulate
+from quietbit.federation.simulate import Score, Training, simulate
 from quietbit.wire.uplink import Uplink
 
 D, CLIENTS = 16, 40
@@ -42,7 +42,7 @@ class Careless:
     def initial(self, seed):
         return np.zeros(D, dtype=np.float32)
 
-    def updates(self, parameters, clients, plan: LocalPlan, out):
+    def updates(self, parameters, clients, plan, out):
         out[:] = self.row
 
     def evaluate(self, parameters):

@@ -5,10 +5,7 @@ False alarms: 1e-9 per audit, so a fault that is "caught" was not caught by chan
 whether a fault is found is then a fact.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import pytest
@@ -24,38 +21,38 @@ from quietbit.mechanism.solve_profile import solve_profile
 from quietbit.mechanism.vector import VectorMVU
 from quietbit.target import Adjacency
 from quietbit.wire.uplink import Uplink
-from quietbit_lab.auditor.audit import Audit, audit
+from quietbit_lab.auditor.audit import audit
 
 SURE = 1 - 1e-9
 LONG = pytest.mark.long
 BALL = Ball(Norm.L2, 30)
 
 
-def honest(keep: int = 32, epsilon: float = 4.0) -> VectorMVU:
+def honest(keep=32, epsilon=4.0):
     """Purely private at this epsilon, replace-one: a two-level profile."""
     return VectorMVU(solve_profile(epsilon, 0.0, 1, Adjacency.REPLACE_ONE), BALL, keep)
 
 
-def look(target: Any, samples: int, rng: Any = None, delta: float = 1e-5) -> Audit:
+def look(target, samples, rng=None, delta=1e-5):
     source = seeded_rng(seed(1)) if rng is None else rng
     return audit(
         target, Adjacency.REPLACE_ONE, rng=source, samples=samples, confidence=SURE, delta=delta
     )
 
 
-def names(found: Audit) -> set[str]:
+def names(found):
     return {one.name for one in found.findings if not one.passed}
 
 
 @pytest.mark.parametrize("keep", [pytest.param(32, marks=LONG), 8, pytest.param(1, marks=LONG)])
-def test_nothing_is_found_without_a_fault(keep: int) -> None:
+def test_nothing_is_found_without_a_fault(keep):
     found = look(honest(keep), 300)
     assert found.failures == ()
     assert found.epsilon_lower <= found.epsilon_upper <= 4.0
 
 
 @LONG
-def test_the_bound_on_epsilon_is_not_far_below_the_claim() -> None:
+def test_the_bound_on_epsilon_is_not_far_below_the_claim():
     """Against a step at epsilon 2 half of what there is to see is seen: the audit has power
     here.
     """
@@ -63,7 +60,7 @@ def test_the_bound_on_epsilon_is_not_far_below_the_claim() -> None:
     assert 1.0 < found.epsilon_lower <= found.epsilon_upper <= 2.0
 
 
-def test_a_profile_a_tenth_too_steep() -> None:
+def test_a_profile_a_tenth_too_steep():
     """Sampled at 1.1 times the epsilon and decoded with the gain of the claim, as the two ends
     would.
     """
@@ -72,7 +69,7 @@ def test_a_profile_a_tenth_too_steep() -> None:
 
     @dataclass(frozen=True)
     class Decoding(Tampered):
-        def receive(self, payloads: Any) -> Any:
+        def receive(self, payloads):
             return super().receive(payloads) * factor
 
     found = look(Decoding(claimed, steep), 800)
@@ -80,16 +77,16 @@ def test_a_profile_a_tenth_too_steep() -> None:
     assert found.verdict == "failed"
 
 
-def test_a_profile_far_too_steep_exceeds_the_claim_itself() -> None:
+def test_a_profile_far_too_steep_exceeds_the_claim_itself():
     """The empirical bound on epsilon alone, without any claim about means: 4 where 1 is claimed."""
     found = look(Tampered(honest(epsilon=1.0), honest()), 300)
     assert found.epsilon_lower > found.epsilon_upper
 
 
-def test_acceptance_computed_from_the_unclipped_update(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_acceptance_computed_from_the_unclipped_update(monkeypatch):
     """Neither clip: an update three times too long is tilted three times too far."""
 
-    def unclipped(value: float, most: float) -> float:
+    def unclipped(value, most):
         return value if most == 1.0 else min(value, most)  # the second clip alone is left out
 
     mechanism = honest(epsilon=2.0)
@@ -107,7 +104,7 @@ def test_acceptance_computed_from_the_unclipped_update(monkeypatch: pytest.Monke
     assert "clipping" in names(found)
 
 
-def test_a_seed_used_again() -> None:
+def test_a_seed_used_again():
     """The same random bits for every release, or for every seventh: candidates and acceptance
     repeat.
     """
@@ -117,7 +114,7 @@ def test_a_seed_used_again() -> None:
 
 
 @pytest.mark.parametrize("period", [1, 7])
-def test_a_seed_used_again_on_the_rows_of_other_rounds(period: int) -> None:
+def test_a_seed_used_again_on_the_rows_of_other_rounds(period):
     """Rows differ from release to release, so that their noise does; that bodies repeat is seen
     all the same.
     """
@@ -126,7 +123,7 @@ def test_a_seed_used_again_on_the_rows_of_other_rounds(period: int) -> None:
     assert "payloads" in names(look(mechanism, 100, RepeatedBits(seed(5), period)))
 
 
-def test_shared_rows_are_audited_with_those_of_many_rounds() -> None:
+def test_shared_rows_are_audited_with_those_of_many_rounds():
     """No alarm without a fault, of a mechanism or an uplink."""
     assert look(honest(8).at(3), 100).failures == ()
     assert look(Uplink(honest(8).at(3)), 100).failures == ()
@@ -136,17 +133,15 @@ def test_shared_rows_are_audited_with_those_of_many_rounds() -> None:
     ("by", "shared"),
     [(1, None), (-1, 3), pytest.param(-1, None, marks=LONG), pytest.param(1, 3, marks=LONG)],
 )
-def test_one_row_too_many_or_too_few(
-    by: int, shared: int | None, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_one_row_too_many_or_too_few(by, shared, monkeypatch):
     """The client cuts the rotated update into k + 1 or k - 1 strata where the server has k."""
     real, rotated, asked = Kernel.rows, VectorMVU.project, []
 
-    def off_by_one(kernel: Any, nonce: bytes, count: int, size: int) -> Any:
+    def off_by_one(kernel, nonce, count, size):
         found = real(kernel, nonce, count + by, size)
         return found[:count] if by > 0 else np.append(found, size - 1)
 
-    def project(mechanism: Any, *given: Any) -> Any:
+    def project(mechanism, *given):
         """The client alone: the server's rows stay what they are."""
         asked.append(1)
         with monkeypatch.context() as inside:
@@ -160,13 +155,13 @@ def test_one_row_too_many_or_too_few(
     assert found.verdict == "failed"
 
 
-def test_a_stream_of_normals_shifted_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stream_of_normals_shifted_by_one(monkeypatch):
     """The client looks at normals 1 .. k where the server takes 0 .. k - 1: what is sent is
     noise, and is found out.
     """
     real = Kernel.search
 
-    def shifted(kernel: Any, direction: Any, *rest: Any, **more: Any) -> Any:
+    def shifted(kernel, direction, *rest, **more):
         return real(kernel, np.roll(direction, 1), *rest, **more)
 
     monkeypatch.setattr(Kernel, "search", shifted)

@@ -6,8 +6,6 @@ left a release that was noted and not made. Now a release leaves, of the update 
 moment; nothing else does.
 """
 
-from __future__ import annotations
-
 import _thread
 import atexit
 import contextlib
@@ -19,9 +17,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -42,11 +38,11 @@ PATIENT = "record of patient 4711 did not load"
 SHIFT = np.linspace(-0.2, 0.3, DIMENSION)
 SECONDS = 0.25
 LOAD = 10.0  # seconds that a busy machine may be late
-FORKED: list[int] = []
+FORKED = []
 
 
 @pytest.fixture(autouse=True)
-def process() -> Iterator[None]:
+def process():
     """Put back what an app changes in the process of the tests."""
     numbers = (signal.SIGINT, signal.SIGALRM, signal.SIGTERM)
     handlers = {number: signal.getsignal(number) for number in numbers}
@@ -60,7 +56,7 @@ def process() -> Iterator[None]:
     logging.getLogger().handlers[:] = root
 
 
-def tells(*_: Any) -> Any:
+def tells(*_):
     raise TimeoutError(PATIENT)
 
 
@@ -277,7 +273,7 @@ def endless_text(message, own):
 
 
 def chained(message, own):
-    error: BaseException = ValueError(PATIENT)
+    error = ValueError(PATIENT)
     for _ in range(5000):
         inner = ValueError(PATIENT)
         inner.__cause__ = error

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from typing import Any
-
-import pytest
 
 from quietbit.cli.main import main
 
@@ -21,18 +18,18 @@ class Shell:
     err: str
 
     @property
-    def json(self) -> Any:
+    def json(self):
         return json.loads(self.out)
 
 
-def shell(capsys: pytest.CaptureFixture[str], command: str = "", *words: object) -> Shell:
+def shell(capsys, command="", *words):
     """Run a command line; ``words`` are added to it as they are."""
     code = main([*command.split(), *map(str, words)])
     captured = capsys.readouterr()
     return Shell(code, captured.out, captured.err)
 
 
-def assert_refused(result: Shell, *mentions: str) -> None:
+def assert_refused(result, *mentions):
     """Exit code 2, nothing on stdout, and exactly one sentence on stderr."""
     assert result.code == 2
     assert result.out == ""

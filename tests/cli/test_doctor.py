@@ -59,7 +59,7 @@ def test_a_broken_sampler_exits_1(capsys, monkeypatch):
 
 
 def test_what_is_missing_is_said_with_the_extra_that_brings_it(capsys, monkeypatch):
-    def absent(name: str) -> str:
+    def absent(name):
         raise module.PackageNotFoundError(name)
 
     monkeypatch.setattr(module, "version", absent)

@@ -25,19 +25,14 @@ from quietbit.wire.uplink import Uplink
 
 
 def init(capsys, folder, *more):
-    words = [
-        "--epsilon",
-        8,
-        "--adjacency",
-        "replace-one",
-        "--largest-clip",
-        1,
-        "--releases",
-        50,
-        "--releases-per-day",
-        9,
-    ]
-    return shell(capsys, "node", "init", folder / "policy.toml", *words, *more)
+    words = "--epsilon 8 --adjacency replace-one --largest-clip 1 --releases 50"
+    words += " --releases-per-day 9"
+    return shell(capsys, "node init", folder / "policy.toml", *words.split(), *more)
+
+
+def send(path, **given):
+    """Make a release."""
+    return PrivateSender(Uplink(MECHANISM), path, **given).send(np.zeros(DIMENSION))
 
 
 def test_init_writes_a_policy_and_begins_a_ledger_once(capsys, tmp_path):
@@ -59,18 +54,8 @@ def test_init_writes_a_policy_and_begins_a_ledger_once(capsys, tmp_path):
 
 
 def test_init_with_sums_and_metrics(capsys, tmp_path):
-    done = init(
-        capsys,
-        tmp_path,
-        "--min-honest-clients",
-        5,
-        "--local-epsilon",
-        30,
-        "--metrics",
-        "loss, accuracy",
-        "--runs",
-        "7,8",
-    )
+    words = "--min-honest-clients 5 --local-epsilon 30 --runs 7,8 --metrics"
+    done = init(capsys, tmp_path, *words.split(), "loss, accuracy")
     assert done.code == 0
     found = Policy.load(tmp_path / "policy.toml")
     assert (found.min_honest_clients, found.local_epsilon) == (5, 30.0)
@@ -101,40 +86,40 @@ def test_init_refuses_in_one_sentence_and_leaves_nothing(capsys, tmp_path, words
 def test_missing_options_are_named_all_at_once(capsys, tmp_path):
     others = ["--adjacency", "zero-out", "--releases=3", "--releases-per-day", 1]
     asked = "Missing options --epsilon and --largest-clip; see quietbit node init --help."
-    assert_refused(shell(capsys, "node", "init", tmp_path / "p", *others), asked)
+    assert_refused(shell(capsys, "node init", tmp_path / "p", *others), asked)
     asked = "Missing option '--epsilon'; see quietbit node init --help."
     others.append("--largest-clip=1")
-    assert_refused(shell(capsys, "node", "init", tmp_path / "p", *others), asked)
+    assert_refused(shell(capsys, "node init", tmp_path / "p", *others), asked)
 
 
 def test_check_says_no_with_exit_code_one(capsys, tmp_path):
     path = tmp_path / "policy.toml"
     init(capsys, tmp_path)
-    assert shell(capsys, "node", "check", path, "--json").json == {
+    assert shell(capsys, "node check", path, "--json").json == {
         "fine": True,
         "lines": 1,
         "problem": "",
     }
-    PrivateSender(Uplink(MECHANISM), path).send(np.zeros(DIMENSION))
+    send(path)
     shutil.copy(tmp_path / "ledger", tmp_path / "old")
-    PrivateSender(Uplink(MECHANISM), path).send(np.zeros(DIMENSION))
+    send(path)
     shutil.copy(tmp_path / "old", tmp_path / "ledger")
-    found = shell(capsys, "node", "check", path, "--json")
+    found = shell(capsys, "node check", path, "--json")
     assert found.code == 1
     assert "older than its counter" in found.json["problem"]
     (tmp_path / "ledger").unlink()
-    assert "is missing" in shell(capsys, "node", "check", path, "--json").json["problem"]
-    assert shell(capsys, "node", "check", path).code == 1
+    assert "is missing" in shell(capsys, "node check", path, "--json").json["problem"]
+    assert shell(capsys, "node check", path).code == 1
     path.chmod(0o666)
-    assert shell(capsys, "node", "check", path).code == 1
+    assert shell(capsys, "node check", path).code == 1
 
 
 def test_status_says_what_was_released_to_whom_and_what_is_left(capsys, tmp_path):
     path = tmp_path / "policy.toml"
     init(capsys, tmp_path)
     for run in (3, 3, 4):
-        PrivateSender(Uplink(MECHANISM), path, run=run).send(np.zeros(DIMENSION))
-    found = shell(capsys, "node", "status", path, "--json").json
+        send(path, run=run)
+    found = shell(capsys, "node status", path, "--json").json
     assert (found["releases"], found["releases_left"], found["today"], found["today_left"]) == (
         3,
         47,
@@ -144,7 +129,7 @@ def test_status_says_what_was_released_to_whom_and_what_is_left(capsys, tmp_path
     assert [(one["run"], one["releases"]) for one in found["runs"]] == [("3", 2), ("4", 1)]
     (cap,) = found["caps"]
     assert 0 < cap["epsilon_upper"] <= cap["epsilon"] == 8.0
-    text = shell(capsys, "node", "status", path).out
+    text = shell(capsys, "node status", path).out
     assert "3 of 50" in text
     assert "3 of 9" in text
 
@@ -175,13 +160,13 @@ def test_serve_answers_until_it_is_told_to_stop(tmp_path, capsys):
 def test_serve_refuses_before_it_serves(capsys, tmp_path):
     place = tmp_path / "node.sock"
     assert_refused(
-        shell(capsys, "node", "serve", tmp_path / "none", "--socket", place),
+        shell(capsys, "node serve", tmp_path / "none", "--socket", place),
         "Cannot read the policy",
     )
     init(capsys, tmp_path)
     (tmp_path / "counter").unlink()
     assert_refused(
-        shell(capsys, "node", "serve", tmp_path / "policy.toml", "--socket", place), "is missing"
+        shell(capsys, "node serve", tmp_path / "policy.toml", "--socket", place), "is missing"
     )
     assert not place.exists()
     with socket.socket(socket.AF_UNIX) as probe, pytest.raises(OSError, match="No such file"):
@@ -189,27 +174,26 @@ def test_serve_refuses_before_it_serves(capsys, tmp_path):
 
 
 def test_keys_and_a_directory_that_a_node_pins(capsys, tmp_path):
-    made = [
-        shell(capsys, "node", "keys", tmp_path / f"{name}.pem", "--json").json
-        for name in ("operator", "a", "b")
-    ]
-    shown = shell(capsys, "node", "keys", tmp_path / "a.pem", "--json").json
-    assert shown == made[1]
-    private = (tmp_path / "a.pem").read_text().splitlines()[1]
-    assert private not in shell(capsys, "node", "keys", tmp_path / "a.pem").out
-    (tmp_path / "nodes.txt").write_text(
-        f"# two nodes\n{made[1]['public']} first clinic\n{made[2]['public']} second\n"
-    )
-    words = ["node", "directory", tmp_path / "members.json"]
-    shell(
-        capsys, *words, "--operator", tmp_path / "operator.pem", "--members", tmp_path / "nodes.txt"
-    )
-    found = shell(capsys, *words, "--operator", made[0]["public"], "--json").json
-    assert [one["name"] for one in found["members"]] == ["first clinic", "second"]
-    assert "first clinic" in shell(capsys, *words, "--operator", made[0]["public"]).out
-    assert_refused(shell(capsys, *words, "--operator", made[1]["public"]), "signed by the operator")
-    assert_refused(shell(capsys, *words, "--operator", "xyz"), "64 hexadecimal digits")
-    sums = [
+    def keys(name):
+        return shell(capsys, "node keys", tmp_path / name, "--json").json["public"]
+
+    operator, one, other = (keys(name) for name in ("operator", "a", "b"))
+    assert keys("a") == one  # they are shown, not made again
+    private = (tmp_path / "a").read_text().splitlines()[1]
+    assert private not in shell(capsys, "node keys", tmp_path / "a").out
+    nodes = tmp_path / "nodes.txt"
+    nodes.write_text(f"# two nodes\n{one} first clinic\n{other} second\n")
+
+    def directory(*words):
+        return shell(capsys, "node directory", tmp_path / "members.json", "--operator", *words)
+
+    directory(tmp_path / "operator", "--members", nodes)
+    found = directory(operator, "--json").json
+    assert [member["name"] for member in found["members"]] == ["first clinic", "second"]
+    assert "first clinic" in directory(operator).out
+    assert_refused(directory(one), "signed by the operator")
+    assert_refused(directory("xyz"), "64 hexadecimal digits")
+    words = [
         "--min-honest-clients",
         "5",
         "--local-epsilon",
@@ -217,44 +201,31 @@ def test_keys_and_a_directory_that_a_node_pins(capsys, tmp_path):
         "--most-colluders",
         "1",
         "--directory",
-        tmp_path / "members.json",
     ]
-    (tmp_path / "own").mkdir()
-    init(
-        capsys,
-        tmp_path / "own",
-        *sums,
-        "--operator",
-        made[0]["public"],
-        "--own-key",
-        tmp_path / "a.pem",
-    )
+    sums = [*words, tmp_path / "members.json", "--operator", operator]
+    for name in ("own", "more"):
+        (tmp_path / name).mkdir()
+    init(capsys, tmp_path / "own", *sums, "--own-key", tmp_path / "a")
     policy = Policy.load(tmp_path / "own" / "policy.toml")
-    assert policy.identity(None).public.hex() == made[1]["public"]
-    assert policy.members((1, 0)) == (
-        bytes.fromhex(made[2]["public"]),
-        bytes.fromhex(made[1]["public"]),
-    )
+    assert policy.identity(None).public.hex() == one
+    assert policy.members((1, 0)) == (bytes.fromhex(other), bytes.fromhex(one))
     assert policy.most_colluders == 1
-    (tmp_path / "more").mkdir()
-    refused = init(capsys, tmp_path / "more", *sums, "--operator", made[0]["public"])
-    assert_refused(refused, "must be given")
+    assert_refused(init(capsys, tmp_path / "more", *sums), "must be given")
 
 
 def test_status_and_check_show_refusals_and_write_nothing(capsys, tmp_path):
     init(capsys, tmp_path, "--mechanisms", "imvu")
     path = tmp_path / "policy.toml"
-    sender = PrivateSender(Uplink(MECHANISM), path)
-    sender.send(np.zeros(DIMENSION))
+    send(path)
     gate = LocalGate(Policy.load(path), FileLedger(tmp_path / "ledger", tmp_path / "counter"), {})
     with pytest.raises(NotAllowed):
         gate.accept(request(1, NOISY))
     before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
-    found = shell(capsys, "node", "status", path, "--json").json
+    found = shell(capsys, "node status", path, "--json").json
     (refusal,) = found["refusals"]
     assert (refusal["run"], refusal["reason"]) == ("7", "not-allowed")
     assert "gaussian" in refusal["in full"]  # which the server is not told
-    assert shell(capsys, "node", "check", path).code == 0
+    assert shell(capsys, "node check", path).code == 0
     assert found["releases"] == 1
     assert {one["decision"]: one["requests"] for one in found["decisions"]} == {
         "accepted": 1,
@@ -273,21 +244,20 @@ def test_backup_while_the_node_works(capsys, tmp_path):
     """As docs/how-to/own-a-node.md says: the counter is copied first."""
     init(capsys, tmp_path)
     path = tmp_path / "policy.toml"
-    sender = PrivateSender(Uplink(MECHANISM), path)
     backup = tmp_path / "backup"
     backup.mkdir()
-    sender.send(np.zeros(DIMENSION))
+    send(path)
     vacuum(tmp_path / "counter", backup / "counter")
-    sender.send(np.zeros(DIMENSION))
+    send(path)
     vacuum(tmp_path / "ledger", backup / "ledger")
-    sender.send(np.zeros(DIMENSION))
+    send(path)
     assert FileLedger(backup / "ledger", backup / "counter").read().releases == 2
     shutil.copy(
         backup / "ledger", tmp_path / "ledger"
     )  # an old copy, beside the counter that was there
-    assert shell(capsys, "node", "check", path).code == 1
+    assert shell(capsys, "node check", path).code == 1
     shutil.copy(
         tmp_path / "backup" / "counter", tmp_path / "counter"
     )  # both: nothing can notice this
-    assert shell(capsys, "node", "check", path).code == 0
-    assert PrivateSender(Uplink(MECHANISM), path).send(np.zeros(DIMENSION))
+    assert shell(capsys, "node check", path).code == 0
+    assert send(path)

@@ -1,16 +1,9 @@
 import pytest
 
 import quietbit
-from cli.kit import ONE_BIT, assert_refused, shell
+from cli.kit import ONE_BIT, shell
 from quietbit.cli.options import check_outputs, find_design, help_text
 from quietbit.errors import InvalidDesignFile, QuietbitError
-
-
-@pytest.mark.parametrize("option", ["adjacency", "norm", "trust"])
-def test_other_words_are_refused_with_the_choices(capsys, option):
-    words = "calibrate --mechanism imvu --epsilon 1 --delta 1e-5 --adjacency zero-out"
-    result = shell(capsys, f"{words} --{option} ZERO_OUT")
-    assert_refused(result, f"--{option} must be", "got 'ZERO_OUT'")
 
 
 def test_a_design_is_found_by_name_with_or_without_its_end():

@@ -57,14 +57,14 @@ def test_a_group_without_a_command_prints_its_help_and_nothing_else(capsys):
 
 
 def test_a_sentence_without_a_rule_is_left_as_it_is():
-    def command(batch: int) -> None: ...
+    def command(batch): ...
 
     error = InvalidParameter("A batch is drawn once per step.", name="batch")
     assert with_options(error, command) == "A batch is drawn once per step."
 
 
 def test_only_options_of_the_command_are_renamed():
-    def command(levels: int, target_epsilon: float) -> None: ...
+    def command(levels, target_epsilon): ...
 
     levels = InvalidParameter.of("input_levels", "2", 3)
     assert with_options(levels, command) == "--levels must be 2, got 3."

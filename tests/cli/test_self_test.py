@@ -1,9 +1,6 @@
 """The self-test passes here, and every way to break the library makes one of its checks fail."""
 
-from __future__ import annotations
-
 import os
-from typing import Any
 
 import numpy as np
 import pytest
@@ -24,20 +21,20 @@ class Broken:
 
     name = "broken"
 
-    def __init__(self, spoil: Any) -> None:
+    def __init__(self, spoil):
         self.inner, self.spoil = default_kernel(), spoil
 
-    def sample(self, sampler: Any, inputs: Any, rng: Any, **options: Any) -> Any:
+    def sample(self, sampler, inputs, rng, **options):
         codes = self.inner.sample(sampler, inputs, rng, **options).copy()
         self.spoil(codes)
         return codes
 
-    def sample_packed(self, sampler: Any, inputs: Any, rng: Any, out: Any, **options: Any) -> None:
+    def sample_packed(self, sampler, inputs, rng, out, **options):
         codes = self.sample(sampler, inputs, rng, **options)
         out[:] = np.frombuffer(ReferenceKernel().pack(codes, sampler.bits), dtype=np.uint8)
 
 
-def one_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
+def one_kernel(monkeypatch):
     """One kernel is asked instead of all.
 
     Tests of Triton may have left its interpreter in this process, which is right and takes seconds.
@@ -52,7 +49,7 @@ def quick(request, monkeypatch):
         one_kernel(monkeypatch)
 
 
-def failed(outcomes: list[Any]) -> dict[str, str]:
+def failed(outcomes):
     return {one.name: one.detail for one in outcomes if not one.passed}
 
 
@@ -63,7 +60,7 @@ def test_all_is_well_here(monkeypatch):
         monkeypatch.setattr(
             module, "kernel_support", lambda: {**kernel_support(), "triton": "interpreted"}
         )
-    told: list[tuple[float, str]] = []
+    told = []
     outcomes = self_test(lambda fraction, message: told.append((fraction, message)))
     assert failed(outcomes) == {}
     assert [one.name for one in outcomes] == NAMES
@@ -76,7 +73,7 @@ def test_all_is_well_with_the_reference_kernel(monkeypatch):
     assert failed(self_test()) == {}
 
 
-def last_bit(codes: Any) -> None:
+def last_bit(codes):
     codes[-1] ^= 1
 
 
@@ -86,12 +83,12 @@ def test_one_wrong_code_is_seen(monkeypatch):
     assert "1 of 50,003 codes" in outcome["kernels agree bit for bit"]
 
 
-def design_that_promises_too_much() -> Design:
+def design_that_promises_too_much():
     honest = shipped(DesignSpec(2, 1, 2.0))
     return Design(DesignSpec(2, 1, 1.0), honest.probabilities, honest.alphabet)
 
 
-def biased_design() -> Design:
+def biased_design():
     honest = shipped(DesignSpec(2, 1, 2.0))
     return Design(honest.spec, honest.probabilities, honest.alphabet * 1.001)
 
@@ -118,7 +115,7 @@ def test_a_reader_that_does_not_check_is_seen(monkeypatch):
 
 
 def test_an_exception_is_a_failure_and_the_others_still_run():
-    def broken() -> str:
+    def broken():
         raise ZeroDivisionError("no")
 
     outcomes = run_checks({"first": broken, "second": lambda: "fine"})

@@ -1,19 +1,15 @@
 """Requests to single nodes: what an answer contributes, and what has no weight."""
 
-from __future__ import annotations
-
 import gc
 import weakref
-from typing import Any
 
 import numpy as np
 
 from plans import engine_plan
-from quietbit.federation.exchange import NO_WEIGHT, Exchange, Exchanges, Result
+from quietbit.federation.exchange import NO_WEIGHT, Exchanges, Result
 from quietbit.federation.layout import named_arrays
 from quietbit.federation.messages import ABOUT, RECORD, UPDATE, Reply
 from quietbit.federation.part import Model
-from quietbit.federation.round import Round
 from quietbit.federation.server import Run
 from quietbit.wire.payload import Framed
 from quietbit.wire.uplink import Uplink
@@ -33,25 +29,25 @@ VALUE = np.full(DIMENSION, 0.1)
 RIGHT = np.array([0.0, 1.0])
 
 
-def started() -> Exchanges:
+def started():
     return Exchanges(Run(PLAN, RUN, lambda level, line: None))
 
 
-def asked(exchanges: Exchanges, node: int = 1, number: int = 1) -> Exchange:
+def asked(exchanges, node=1, number=1):
     """Ask a node for an update and about the model."""
     exchange = exchanges.ask_update(node, number, MODEL, evaluates=True)
     exchanges.sent(exchange, lambda: 100)
     return exchange
 
 
-def reply(current: Round, value: Any, node: int = 1, **metrics: float) -> Reply:
+def reply(current, value, node=1, **metrics):
     """Answer a request as a client does."""
     payload = Uplink(current.scope.mechanism).send(value)
     frame = Framed(RUN, current.number, node, payload).to_bytes()
     return Reply(node, 0, {RECORD: {"release": frame}}, metrics)
 
 
-def both(exchange: Exchange) -> dict[str, Reply]:
+def both(exchange):
     """Return valid answers to both requests."""
     return {
         UPDATE: reply(exchange.rounds[UPDATE], VALUE, loss=0.5),
@@ -59,7 +55,7 @@ def both(exchange: Exchange) -> dict[str, Reply]:
     }
 
 
-def test_an_answer_is_an_estimate_of_weight_one_and_of_the_metric() -> None:
+def test_an_answer_is_an_estimate_of_weight_one_and_of_the_metric():
     exchanges = started()
     exchange = asked(exchanges)
     answers = both(exchange)
@@ -77,7 +73,7 @@ def test_an_answer_is_an_estimate_of_weight_one_and_of_the_metric() -> None:
     assert exchanges.run.updates[1].extra == 0  # the same bytes are the same release
 
 
-def test_an_answer_of_another_node_is_refused_and_counts_for_its_sender() -> None:
+def test_an_answer_of_another_node_is_refused_and_counts_for_its_sender():
     exchanges = started()
     exchange = asked(exchanges)
     own = asked(exchanges, 2)
@@ -91,7 +87,7 @@ def test_an_answer_of_another_node_is_refused_and_counts_for_its_sender() -> Non
     assert exchanges.take(Result(1, 80, both(exchange)), exchange).weight == 1.0
 
 
-def test_what_cannot_be_read_leaves_the_other_part_alone() -> None:
+def test_what_cannot_be_read_leaves_the_other_part_alone():
     exchanges = started()
     exchange = asked(exchanges)
     answers = {**both(exchange), UPDATE: Reply(1, 0)}
@@ -104,7 +100,7 @@ def test_what_cannot_be_read_leaves_the_other_part_alone() -> None:
     assert set(contribution.metrics) == {"loss", "accuracy"}
 
 
-def test_a_late_release_has_no_weight_and_a_late_refusal_counts() -> None:
+def test_a_late_release_has_no_weight_and_a_late_refusal_counts():
     exchanges = started()
     exchange = asked(exchanges)
     answers = both(exchange)
@@ -119,7 +115,7 @@ def test_a_late_release_has_no_weight_and_a_late_refusal_counts() -> None:
     assert (report.asked, report.answered, report.declined, report.refused) == (2, 0, 1, 1)
 
 
-def test_a_release_that_nobody_asked_for_counts() -> None:
+def test_a_release_that_nobody_asked_for_counts():
     exchanges = started()
     exchange = asked(exchanges)
     contribution = exchanges.take(Result(1, 80, both(exchange)), None)
@@ -128,24 +124,7 @@ def test_a_release_that_nobody_asked_for_counts() -> None:
     assert exchanges.run.uplink_beside == 80
 
 
-def test_messages_that_hold_the_same_are_measured_once_per_round() -> None:
-    exchanges = started()
-    measured = []
-
-    def measure() -> int:
-        measured.append(100)
-        return 100
-
-    for number in (1, 2):
-        for node in (1, 2, 3):
-            exchange = exchanges.ask_update(node, number, MODEL, evaluates=False)
-            exchanges.sent(exchange, measure)
-    assert len(measured) == 2
-    exchanges.close()
-    assert [entry.downlink for entry in exchanges.run.rounds] == [300, 300]
-
-
-def test_requests_that_an_engine_keeps_do_not_keep_the_model() -> None:
+def test_requests_that_an_engine_keeps_do_not_keep_the_model():
     exchanges = started()
     model = Model.of(named_arrays({"weight": np.zeros(DIMENSION, np.float32)}))
     alive = weakref.ref(model)
@@ -156,7 +135,7 @@ def test_requests_that_an_engine_keeps_do_not_keep_the_model() -> None:
     assert alive() is None
 
 
-def test_a_node_that_is_asked_again_about_a_model_is_asked_about_a_later_state() -> None:
+def test_a_node_that_is_asked_again_about_a_model_is_asked_about_a_later_state():
     exchanges = started()
     first = exchanges.ask_about(1, "best", again=False)
     exchanges.sent(first, lambda: 100)

@@ -1,7 +1,5 @@
 """How a clip moves, by hand."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np
@@ -11,7 +9,7 @@ from quietbit.federation.moving_clip import MovingClip
 from quietbit.mechanism.base import Answers
 
 
-def after(answers: Answers, steps: int) -> float:
+def after(answers, steps):
     """Return the factor of the step after ``steps`` others, which went up and down in turn."""
     moving = MovingClip.from_start(2.0, quantile=0.5)
     for number in range(steps):
@@ -21,7 +19,7 @@ def after(answers: Answers, steps: int) -> float:
     return moving.clip / before
 
 
-def test_steps_are_long_at_first_and_then_the_rate() -> None:
+def test_steps_are_long_at_first_and_then_the_rate():
     sure = Answers(0.9, 0.0)
     assert after(sure, 0) == pytest.approx(math.exp(-1.5 * 0.4))
     assert after(sure, 4) == pytest.approx(math.exp(-0.5 * 0.4))
@@ -31,19 +29,19 @@ def test_steps_are_long_at_first_and_then_the_rate() -> None:
 
 
 @pytest.mark.parametrize("share", [-1.4, 0.0, 0.3, 0.5, 0.9, 1.0, 2.4])
-def test_an_interval_that_contains_the_aim_moves_nothing(share: float) -> None:
+def test_an_interval_that_contains_the_aim_moves_nothing(share):
     edge = abs(share - 0.5) / 2
     assert after(Answers(share, edge * 1.01 + 1e-3), 0) == 1.0
     if share != 0.5:
         assert (after(Answers(share, edge * 0.99), 0) < 1) is (share > 0.5)
 
 
-def test_a_share_beyond_what_is_possible_moves_no_further_than_all_or_none() -> None:
+def test_a_share_beyond_what_is_possible_moves_no_further_than_all_or_none():
     assert after(Answers(40.0, 0.5), 0) == after(Answers(1.0, 0.0), 0)
     assert after(Answers(-40.0, 0.5), 0) == after(Answers(0.0, 0.0), 0)
 
 
-def test_answers_about_one_clip_are_pooled_until_they_say_something() -> None:
+def test_answers_about_one_clip_are_pooled_until_they_say_something():
     moving = MovingClip.from_start(1.0, quantile=0.5)
     for _ in range(4):
         moving.move(Answers(1.0, 0.5))  # a single scout, who always tells the truth
@@ -55,7 +53,7 @@ def test_answers_about_one_clip_are_pooled_until_they_say_something() -> None:
     assert moving.clip == moving.history[-2]
 
 
-def test_noise_bounds_the_way_up_and_not_the_way_down() -> None:
+def test_noise_bounds_the_way_up_and_not_the_way_down():
     """Updates that undo noise are as long as the noise, which grows with the clip.
 
     The clip would follow itself.
@@ -82,7 +80,7 @@ def test_noise_bounds_the_way_up_and_not_the_way_down() -> None:
 
 
 @pytest.mark.parametrize(("truth", "most"), [(1.0, 1.5), (0.55, 2.2), (0.2, 2.2)])
-def test_twenty_clients_leave_a_good_clip_where_it_is(truth: float, most: float) -> None:
+def test_twenty_clients_leave_a_good_clip_where_it_is(truth, most):
     """Their median is the clip.
 
     Nineteen of twenty runs of 40 rounds end within this factor of it.
@@ -105,7 +103,7 @@ def test_twenty_clients_leave_a_good_clip_where_it_is(truth: float, most: float)
     assert np.median(ends) < 1.05
 
 
-def chased(rounds: int, seed: int) -> list[float]:
+def chased(rounds, seed):
     """Return the clips of a model that noise drives.
 
     20 clients send their way back, which is as long as the noise.
@@ -120,7 +118,7 @@ def chased(rounds: int, seed: int) -> list[float]:
     return moving.history
 
 
-def test_a_clip_does_not_follow_its_own_noise(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_clip_does_not_follow_its_own_noise(monkeypatch):
     for seed in range(3):
         assert max(chased(40, seed)) == 1.0
     monkeypatch.setattr("quietbit.federation.moving_clip.RISE", 1e12)
@@ -129,7 +127,7 @@ def test_a_clip_does_not_follow_its_own_noise(monkeypatch: pytest.MonkeyPatch) -
 
 @pytest.mark.parametrize("factor", [10.0, 0.1])
 @pytest.mark.parametrize("quantile", [0.3, 0.5, 0.8])
-def test_a_start_ten_times_off_ends_at_the_quantile(factor: float, quantile: float) -> None:
+def test_a_start_ten_times_off_ends_at_the_quantile(factor, quantile):
     lengths = np.random.default_rng(1).lognormal(0.0, 0.7, 4000)
     wanted = float(np.quantile(lengths, quantile))
     moving = MovingClip.from_start(factor * wanted, quantile=quantile)
@@ -140,7 +138,7 @@ def test_a_start_ten_times_off_ends_at_the_quantile(factor: float, quantile: flo
     assert len(moving.history) == 61
 
 
-def test_a_round_without_answers_goes_back_to_the_last_clip_that_had_some() -> None:
+def test_a_round_without_answers_goes_back_to_the_last_clip_that_had_some():
     moving = MovingClip.from_start(1.0, quantile=0.5)
     moving.move(None)
     assert moving.clip == 1.0
@@ -150,7 +148,7 @@ def test_a_round_without_answers_goes_back_to_the_last_clip_that_had_some() -> N
     assert moving.clip == 1.0
 
 
-def test_the_clip_stays_within_reach_of_its_start() -> None:
+def test_the_clip_stays_within_reach_of_its_start():
     moving = MovingClip.from_start(1.0, quantile=0.5)
     for _ in range(100):
         moving.move(Answers(1.0, 0.0))

@@ -189,12 +189,6 @@ def test_a_section_whose_main_key_is_false_is_off(key):
         Plan.from_run_config({**config, key: 0})
 
 
-def test_secure_aggregation_states_whom_it_counts_on():
-    assert plan(trust="secure-aggregation").secure_aggregation.honest_clients == 5
-    assert plan(trust="secure-aggregation", honest_clients=4).secure_aggregation.honest_clients == 4
-    assert plan().secure_aggregation is None
-
-
 def test_a_budget_is_met_for_the_releases_of_the_plan():
     calibrated = {**NOISY, "noise_multiplier": None, "epsilon": 2.0}
     found = plan(**calibrated, releases=7).mechanism_for(30)

@@ -3,20 +3,17 @@
 import tomllib
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from quietbit import Plan
 from quietbit.errors import InvalidParameter
-from quietbit.federation.layout import ModelLayout, named_arrays
 from quietbit.federation.plan import KEYS
 from quietbit.federation.simulate import SimulatedPlan
 from quietbit.mechanism.ball import Norm
 from quietbit.mechanism.calibrate import calibrate
-from quietbit.mechanism.interpolated import InterpolatedMVU
-from quietbit.mechanism.registry import build, describe, family_of, identity_of
+from quietbit.mechanism.registry import build, describe, family_of
 from quietbit.privacy.account import Account
-from quietbit.target import Adjacency, Trust
+from quietbit.target import Adjacency
 from refusals import refuses
 
 ROOT = Path(__file__).parents[2]
@@ -42,12 +39,16 @@ def test_what_is_left_out_has_the_defaults_of_the_library():
     assert found.target.adjacency is Adjacency.ZERO_OUT
 
 
-def test_settings_survive_the_config():
-    found = read(
-        local_arrays="a,b.*",
-        delta=1e-6,
-        **{"mechanism.bits": 2, "mechanism.coordinates": 64},
-    )
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"local-arrays": "a,b.*", "delta": 1e-6, "mechanism.bits": 2},
+        {"evaluate.epsilon": 0.5, "evaluate.metric": "loss", "evaluate.releases": 2},
+        SUMS | {"secure-aggregation.honest-clients": 3},
+    ],
+)
+def test_settings_survive_the_config(changes):
+    found = read(**changes)
     assert Plan.from_run_config(found.to_run_config()) == found
 
 
@@ -77,6 +78,7 @@ def test_the_page_of_keys_has_every_key():
         ({"secure-aggregation": True}, "secure-aggregation.threshold"),
         (SUMS | {"secure-aggregation.honest-clients": 6}, "secure-aggregation.honest-clients"),
         ({"evaluate.epsilon": 5.0}, "epsilon"),
+        ({"evaluate.metric": "loss"}, "evaluate.epsilon"),
     ],
 )
 def test_a_refusal_names_the_key_as_the_config_spells_it(changes, name):
@@ -187,60 +189,6 @@ def test_nodes_can_answer_as_often_as_the_mechanism_is_calibrated_for_and_not_on
     assert found.mechanism_for(100) is mechanism
 
 
-def test_under_secure_aggregation_the_sum_over_the_honest_meets_the_budget():
-    found = read(
-        **SUMS | {"secure-aggregation.threshold": 20, "secure-aggregation.honest-clients": 15}
-    )
-    mechanism = found.mechanism_for(100)
-    assert fits(found, mechanism, 10)
-    assert not fits(found, mechanism, 11)
-    assert (mechanism.sum_privacy(15, Adjacency.ZERO_OUT) * 10).epsilon(1e-5) <= 3.0
-    assert found.target.trust is Trust.SECURE_AGGREGATION
-    assert (
-        read(**SUMS | {"secure-aggregation.threshold": 20}).secure_aggregation.honest_clients == 20
-    )
-    assert read().target.trust is Trust.LOCAL
-    assert Plan.from_run_config(found.to_run_config()) == found
-
-
-def test_a_strength_given_by_hand_is_used():
-    mechanism = read(
-        releases=None,
-        **{
-            "mechanism.design_epsilon": 2.0,
-            "mechanism.beta": 3.0,
-            "mechanism.decoder": "unbiased-at-zero",
-        },
-    ).mechanism_for(8)
-    assert isinstance(mechanism, InterpolatedMVU)
-    assert (mechanism.design.spec.epsilon, mechanism.beta, mechanism.decoder) == (
-        2.0,
-        3.0,
-        "unbiased-at-zero",
-    )
-
-
-@pytest.mark.parametrize(
-    ("key", "value"),
-    [
-        ("releases", 11),
-        *((f"mechanism.{n}", v) for n, v in {"norm": "l1", "bits": 2, "beta": 2.0}.items()),
-    ],
-)
-def test_every_choice_changes_the_identity(key, value):
-    identities = {identity_of(found.mechanism_for(16)) for found in (read(), read(**{key: value}))}
-    assert len(identities) == 2
-
-
-def test_names_of_local_arrays():
-    found = read(local_arrays="head.bias, *.num_batches_tracked,")
-    names = ("head.bias", "bn1.num_batches_tracked", "head.weight")
-    arrays = named_arrays({name: np.zeros(2, dtype=np.float32) for name in names})
-    assert ModelLayout.of(arrays, found.local_arrays).kept == names[:2]
-    (_, _, last) = arrays
-    assert ModelLayout.of({last: arrays[last]}, read().local_arrays).kept == ()
-
-
 def test_some_coordinates_are_kept_and_a_node_knows_the_family_inside():
     found = read(**{"mechanism.coordinates": 64, "epsilon": 8.0, "releases": 5}).mechanism_for(3000)
     assert found.keep == 64
@@ -248,16 +196,6 @@ def test_some_coordinates_are_kept_and_a_node_knows_the_family_inside():
     assert family_of(build(describe(found))) == "imvu"
     sums = read(**SUMS, **{"mechanism.coordinates": 64}).mechanism_for(3000)
     assert (sums.keep, sums.rows) == (64, 0)  # which ones is said anew in every round
-
-
-def test_auto_becomes_a_mechanism_before_anything_is_priced():
-    found = read(mechanism="auto", releases=5)
-    mechanism = found.mechanism_for(40)
-    assert build(describe(mechanism)).privacy(Adjacency.ZERO_OUT) is not None
-    assert (
-        Account(found.target, "adaptive").spend(found.release(mechanism), 5).epsilon()
-        <= found.epsilon
-    )
 
 
 @pytest.mark.parametrize(

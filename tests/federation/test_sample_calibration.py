@@ -7,10 +7,9 @@ import numpy as np
 import pytest
 
 import quietbit
-from federation.simulate.makers import chosen, small_problem
-from quietbit.federation.simulate.loop import simulate
+from federation.simulate.makers import chosen
 from quietbit.federation.simulate.participation import releases_per_client
-from quietbit.target import Adjacency, Unit
+from quietbit.target import Adjacency
 from quietbit_lab.baseline.skellam import IndependentSkellam, Skellam
 
 SIZES = np.array([30, 12, 12, 90, 45, 17], dtype=np.int64)
@@ -44,22 +43,6 @@ def test_the_target_is_met_from_below_by_the_worst_client(kind, schedule, adjace
         account.cost(client).guarantee(plan.delta).epsilon_upper for client in range(SIZES.size)
     ]
     assert 4.0 * (1 - 1e-4) <= max(answers) == account.worst(plan.delta).epsilon_upper <= 4.0
-
-
-def test_a_calibrated_run_ends_at_its_target():
-    problem = small_problem(samples=10)
-    run = simulate(problem, *planned(mechanism="gaussian", cohort=3, rounds=6))
-    assert run.status == "finished"
-    assert 4.0 * (1 - 1e-4) <= run.guarantee.epsilon_upper <= 4.0
-    assert run.guarantee.unit is Unit.SAMPLE
-
-
-def test_more_samples_need_less_noise():
-    noises = [
-        planned(mechanism="gaussian")[0].mechanism_for(39, SIZES * k, 3).noise_multiplier
-        for k in (1, 2)
-    ]
-    assert noises[0] == pytest.approx(2 * noises[1], rel=1e-3)
 
 
 def test_what_is_rounded_within_bounds_is_refused():

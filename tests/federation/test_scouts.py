@@ -1,34 +1,28 @@
 """Scouts of a run: what their answers may cost, and plans that they have no part in."""
 
-from __future__ import annotations
-
-from typing import Any
-
 import pytest
 from attrs import evolve
 
 from plans import engine_plan, flat_plan
-from quietbit import Adjacency, InvalidParameter, Plan
+from quietbit import Adjacency, InvalidParameter
 from quietbit.federation.parts.adaptive_clip import AdaptiveClipping
 from quietbit.federation.server import Run
 from quietbit.mechanism.response import RandomisedResponse
 from quietbit.privacy.account import Account
 
-MOVES: Any = {"clip": 2.0, "adjacency": "zero-out", "epsilon": 8.0, "releases": 10, "quantile": 0.5}
+MOVES = {"clip": 2.0, "adjacency": "zero-out", "epsilon": 8.0, "releases": 10, "quantile": 0.5}
 
 
 @pytest.mark.parametrize("word", ["gaussian", "vmvu", "skellam"])
 @pytest.mark.parametrize("adjacency", list(Adjacency))
 @pytest.mark.parametrize("mode", ["planned", "adaptive"])
-def test_any_list_of_updates_and_answers_stays_in_the_budget(
-    word: str, adjacency: Adjacency, mode: Any
-) -> None:
+def test_any_list_of_updates_and_answers_stays_in_the_budget(word, adjacency, mode):
     """On the account that is enforced: an answer is as true as the budget allows, and no truer."""
     given = {**MOVES, "adjacency": adjacency, "releases": 5}
-    plan: Plan = engine_plan(word, **given)
+    plan = engine_plan(word, **given)
     if mode == "planned":
         plan = flat_plan(word, **given, cohort=100)
-    mechanism: Any = plan.mechanism_for(40)
+    mechanism = plan.mechanism_for(40)
     assert mechanism.every == 20
     account = Account(plan.target, mode)
     assert account.spend(plan.release(mechanism), 5).epsilon() <= 8.0
@@ -37,7 +31,7 @@ def test_any_list_of_updates_and_answers_stays_in_the_budget(
     assert 0.2 < mechanism.truth < 1
 
 
-def test_updates_err_as_without_scouts_but_for_those_that_are_missing() -> None:
+def test_updates_err_as_without_scouts_but_for_those_that_are_missing():
     still = flat_plan("vmvu", **{**MOVES, "quantile": None}).mechanism_for(40)
     plan = flat_plan("vmvu", **MOVES, cohort=1000)
     moved = plan.mechanism_for(40)
@@ -49,9 +43,9 @@ def test_updates_err_as_without_scouts_but_for_those_that_are_missing() -> None:
     assert (1000 / sums.updates) ** 2 < 1.06  # the noise is that of the whole sum
 
 
-def test_sums_are_priced_for_answers_that_the_server_sees() -> None:
+def test_sums_are_priced_for_answers_that_the_server_sees():
     plan = flat_plan("imvu", **MOVES, cohort=100, trust="secure-aggregation")
-    mechanism: Any = plan.mechanism_for(40)
+    mechanism = plan.mechanism_for(40)
     within, answer = mechanism.inner.sum_privacy(98, plan.adjacency), mechanism.truth
     found = mechanism.sum_privacy(98, plan.adjacency)
     assert found.pure_epsilon() >= RandomisedResponse(2, answer).epsilon_upper(plan.adjacency)
@@ -70,9 +64,7 @@ def test_sums_are_priced_for_answers_that_the_server_sees() -> None:
         ({}, 2.0, None),
     ],
 )
-def test_the_section_is_filled_in(
-    given: dict[str, Any], clip: float, scouts: AdaptiveClipping | None
-) -> None:
+def test_the_section_is_filled_in(given, clip, scouts):
     plan = flat_plan("vmvu", **{**MOVES, "cohort": 100, "quantile": None, **given})
     assert (plan.clip, plan.adaptive_clip) == (clip, scouts)
 
@@ -87,7 +79,7 @@ def test_the_section_is_filled_in(
         ({"epsilon": 1e-3, "releases": 10**6}, "epsilon"),
     ],
 )
-def test_a_clip_that_cannot_move_so_is_refused(changes: dict[str, Any], name: str) -> None:
+def test_a_clip_that_cannot_move_so_is_refused(changes, name):
     with pytest.raises(InvalidParameter) as refusal:
         flat_plan("imvu", **{**MOVES, "cohort": 100, **changes}).mechanism_for(50)
     assert refusal.value.name == name
@@ -101,10 +93,8 @@ def test_a_clip_that_cannot_move_so_is_refused(changes: dict[str, Any], name: st
         (100, 1000, 40, None),
     ],
 )
-def test_an_engine_says_when_scouts_cannot_move_the_clip(
-    dimension: int, asked: int, rounds: int, says: str | None
-) -> None:
-    said: list[str] = []
+def test_an_engine_says_when_scouts_cannot_move_the_clip(dimension, asked, rounds, says):
+    said = []
     plan = engine_plan("gaussian", **{**MOVES, "epsilon": 20.0, "releases": 20})
     run = Run(plan, 7, lambda level, line: said.append(line))
     run.mechanism(dimension, 1)

@@ -1,9 +1,6 @@
 """Means with weights: what they are by hand, how noisy they are, and numbers that nobody has."""
 
-from __future__ import annotations
-
 import math
-from typing import Any
 
 import numpy as np
 import pytest
@@ -11,23 +8,23 @@ import pytest
 from core.mechanism.makers import MECHANISMS, WIDTH
 from federation.simulate.makers import Flat
 from plans import flat_plan
-from quietbit import Ball, Gaussian, Norm, Uplink
+from quietbit import Uplink
 from quietbit.errors import InvalidPayload
 from quietbit.federation.collectors import Plain
 from quietbit.federation.messages import Release
-from quietbit.federation.parts.weights import effective, weight_of
+from quietbit.federation.parts.weights import weight_of
 from quietbit.federation.simulate import Training, simulate
 from quietbit.kernel.rng import seeded_rng
 
 
-def release(payload: bytes, weight: float) -> Release:
+def release(payload, weight):
     return Release(1, payload, weight, lambda: None)
 
 
 @pytest.mark.parametrize(
     "name", ["imvu one bit l2", "gaussian", "vmvu seed", "vmvu shared rows", "scouted gaussian"]
 )
-def test_a_weighted_mean_is_that_of_the_decoded_releases(name: str) -> None:
+def test_a_weighted_mean_is_that_of_the_decoded_releases(name):
     uplink, rng = Uplink(MECHANISMS[name]), seeded_rng(4)
     payloads, weights = (
         [uplink.send(np.ones(WIDTH), rng) for _ in range(40)],
@@ -40,7 +37,7 @@ def test_a_weighted_mean_is_that_of_the_decoded_releases(name: str) -> None:
     np.testing.assert_allclose(found.mean(), np.average(single, axis=0, weights=weights), atol=1e-6)
 
 
-def test_equal_weights_are_the_plain_mean_to_the_last_bit() -> None:
+def test_equal_weights_are_the_plain_mean_to_the_last_bit():
     uplink = Uplink(MECHANISMS["vmvu seed"])
     payloads = [uplink.send(np.ones(WIDTH), seeded_rng(one)) for one in range(20)]
     found = Plain(uplink)
@@ -49,33 +46,21 @@ def test_equal_weights_are_the_plain_mean_to_the_last_bit() -> None:
     np.testing.assert_array_equal(found.mean(), uplink.receive(payloads))
 
 
-def test_noise_is_that_of_the_effective_cohort() -> None:
-    """Over 400 coordinates the ratio of variances is within a quarter: 3.5 deviations."""
-    uplink = Uplink(Gaussian(Ball(Norm.L2, 400), 2.0))
-    weights = [weight_of(size, 100) for size in (*([100] * 5), *([3] * 60))]
-    found = Plain(uplink)
-    for place, weight in enumerate(weights):
-        found.add(release(uplink.send(np.zeros(400), seeded_rng(place)), weight))
-    many = effective(weights)
-    assert 5 < many < 12  # and not 65
-    assert np.mean(np.square(found.mean())) * many / 4.0 == pytest.approx(1.0, abs=0.25)
-
-
-def test_weights_are_public_numbers_within_bounds() -> None:
+def test_weights_are_public_numbers_within_bounds():
     for examples in (1, 7, 80, 999, 1000):
         assert weight_of(examples, 1000) == pytest.approx(max(examples / 1000, 2**-10), rel=0.1)
     assert weight_of(10**12, 1000) == 1.0  # whoever exaggerates counts as the largest
     assert weight_of(math.inf, None) == 1.0
-    wrong: list[Any] = [None, 0, -5, 0.5, math.nan, math.inf, "many"]
+    wrong = [None, 0, -5, 0.5, math.nan, math.inf, "many"]
     for one in wrong:
         with pytest.raises(InvalidPayload, match="number of examples"):
             weight_of(one, 1000)
 
 
-def test_a_simulation_weights_by_sizes_and_says_what_to_expect() -> None:
+def test_a_simulation_weights_by_sizes_and_says_what_to_expect():
     problem = Flat(400)
     problem.sizes = np.where(np.arange(400) < 40, 1000, 10)
-    given: dict[str, Any] = {
+    given = {
         "clip": 1.0,
         "adjacency": "zero-out",
         "rng": "seeded",

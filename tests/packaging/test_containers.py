@@ -2,8 +2,6 @@
 they are built and run.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import re
@@ -22,14 +20,14 @@ ROLES = {"flower-supernode": "flower", "nvflare-site": "nvflare"}
 APPS = {"flower-supernode": "supernode", "nvflare-site": "site"}
 
 
-def instructions(role: str) -> list[tuple[str, str]]:
+def instructions(role):
     """The lines of a Containerfile, continued ones joined, without comments."""
     text = (ROOT / "deploy" / role / "Containerfile").read_text()
     text = re.sub(r"^#.*\n", "", text, flags=re.MULTILINE).replace("\\\n", " ")
     return [tuple(line.split(None, 1)) for line in text.splitlines() if line.strip()]
 
 
-def services(role: str) -> dict:
+def services(role):
     return yaml.safe_load((ROOT / "deploy" / role / "compose.yaml").read_text())["services"]
 
 
@@ -72,7 +70,7 @@ def test_ledger_and_network_are_never_in_one_container(role):
     }
 
 
-def first_command(file: str) -> list[str]:
+def first_command(file):
     """The words with which a file tells an owner to make the policy and the ledger."""
     text = re.sub(r" \\\n(?:#| )\s*", " ", (ROOT / file).read_text())
     return re.search(r"quietbit node init /.*", text)[0].split()

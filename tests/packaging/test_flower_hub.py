@@ -2,8 +2,6 @@
 builds.
 """
 
-from __future__ import annotations
-
 import importlib
 import shutil
 import subprocess

@@ -6,8 +6,6 @@ and work; then the rest of what the wheel asks for, with which the command must 
 pinned versions are installed.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os
@@ -16,7 +14,7 @@ import subprocess
 import sys
 import tarfile
 import zipfile
-from email import message_from_bytes
+from email import message_from_string
 from pathlib import Path
 
 import pytest
@@ -26,9 +24,7 @@ CONSTRAINTS = ROOT / "constraints.txt"
 pytestmark = pytest.mark.slow
 
 
-def run(
-    *words: object, cwd: Path, ok: bool = True, **extra: str
-) -> subprocess.CompletedProcess[str]:
+def run(*words, cwd, ok=True, **extra):
     """A program in a clean environment of variables: nothing of this checkout is on its path."""
     kept = {
         key: value
@@ -44,7 +40,7 @@ def run(
 
 
 @pytest.fixture(scope="module")
-def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def checkout(tmp_path_factory):
     """A copy of the sources as they are now: other tests write caches beside them while this one
     reads.
     """
@@ -67,53 +63,61 @@ def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return copy
 
 
-def build(tree: Path, out: Path, *options: str) -> None:
-    run(
-        sys.executable,
-        "-m",
-        "build",
-        "--no-isolation",
-        *options,
-        "--outdir",
-        out,
-        tree,
-        cwd=tree.parent,
-    )
-
-
-@pytest.fixture(scope="module")
-def wheel(tmp_path_factory: pytest.TempPathFactory, checkout: Path) -> Path:
-    folder = tmp_path_factory.mktemp("wheel")
-    build(checkout, folder, "--wheel")
-    (found,) = folder.iterdir()
+def build(tree, out, *options):
+    words = ("-m", "build", "--no-isolation", *options, "--outdir", out, tree)
+    run(sys.executable, *words, cwd=tree.parent)
+    (found,) = out.iterdir()
     return found
 
 
 @pytest.fixture(scope="module")
-def laboratory(tmp_path_factory: pytest.TempPathFactory, checkout: Path) -> Path:
+def wheel(tmp_path_factory, checkout):
+    return build(checkout, tmp_path_factory.mktemp("wheel"), "--wheel")
+
+
+@pytest.fixture(scope="module")
+def laboratory(tmp_path_factory, checkout):
     """The wheel of the second distribution."""
-    folder = tmp_path_factory.mktemp("lab")
-    build(checkout / "packages" / "lab", folder, "--wheel")
-    (found,) = folder.iterdir()
-    return found
+    return build(checkout / "packages" / "lab", tmp_path_factory.mktemp("lab"), "--wheel")
 
 
 @pytest.fixture(scope="module")
-def sdist(tmp_path_factory: pytest.TempPathFactory, checkout: Path) -> Path:
-    folder = tmp_path_factory.mktemp("sdist")
-    build(checkout, folder, "--sdist")
-    (found,) = folder.iterdir()
-    return found
+def sdist(tmp_path_factory, checkout):
+    return build(checkout, tmp_path_factory.mktemp("sdist"), "--sdist")
+
+
+class Contents:
+    """What a wheel holds."""
+
+    def __init__(self, wheel):
+        with zipfile.ZipFile(wheel) as archive:
+            self.files = {name: archive.read(name) for name in archive.namelist()}
+        self.metadata = message_from_string(self.info("METADATA"))
+        self.packed = {name for name in self.files if ".dist-info/" not in name}
+
+    def info(self, name):
+        """The text of a file of its dist-info."""
+        (found,) = [path for path in self.files if path.endswith(f".dist-info/{name}")]
+        return self.files[found].decode()
+
+    def asked(self):
+        """The distributions that it asks for."""
+        lines = self.metadata.get_all("Requires-Dist")
+        return {line.split(">=")[0] for line in lines if "extra ==" not in line}
+
+    def count(self, folder, *suffixes):
+        """How many files with these ends are in a folder."""
+        return sum(name.startswith(folder) and name.endswith(suffixes) for name in self.files)
 
 
 class Environment:
     """An empty virtual environment."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder):
         self.folder, self.bin = folder, folder / "venv" / "bin"
         run(sys.executable, "-m", "venv", "--without-pip", folder / "venv", cwd=folder)
 
-    def pip(self, *words: object, ok: bool = True) -> subprocess.CompletedProcess[str]:
+    def pip(self, *words, ok=True):
         """Our pip on that environment, which does without one of its own."""
         ours = (
             sys.executable,
@@ -126,15 +130,15 @@ class Environment:
         )
         return run(*ours, cwd=self.folder, ok=ok)
 
-    def install(self, *words: object, ok: bool = True) -> subprocess.CompletedProcess[str]:
+    def install(self, *words, ok=True):
         return self.pip(
             "install", "--quiet", "--no-compile", "--constraint", CONSTRAINTS, *words, ok=ok
         )
 
-    def python(self, code: str) -> str:
+    def python(self, code):
         return run(self.bin / "python", "-W", "error", "-c", code, cwd=self.folder).stdout
 
-    def quietbit(self, *words: object, ok: bool = True) -> subprocess.CompletedProcess[str]:
+    def quietbit(self, *words, ok=True):
         cache = str(self.folder / "cache")
         return run(
             self.bin / "quietbit", *words, cwd=self.folder, ok=ok, QUIETBIT_CACHE=cache, TERM="dumb"
@@ -142,7 +146,7 @@ class Environment:
 
 
 @pytest.fixture(scope="module")
-def bare(tmp_path_factory: pytest.TempPathFactory, wheel: Path) -> Environment:
+def bare(tmp_path_factory, wheel):
     """The wheel beside numpy and scipy, and nothing else."""
     made = Environment(tmp_path_factory.mktemp("bare"))
     reached = made.install("threadpoolctl", "--target", made.folder / "probe", ok=False)
@@ -178,9 +182,7 @@ except quietbit.errors.MissingDependency as error:
 # One test that goes from step to step: the environment takes half a minute to make, and tests may
 # run in any order.
 @pytest.mark.long
-def test_a_stranger_installs_and_tries_the_wheel(
-    bare: Environment, wheel: Path, laboratory: Path
-) -> None:
+def test_a_stranger_installs_and_tries_the_wheel(bare, wheel, laboratory):
     refusal = bare.python(NUMPY_AND_SCIPY_ALONE)
     said = (
         "This needs the package cryptography, which is not installed: pip install 'quietbit[all]'"
@@ -249,98 +251,56 @@ def test_a_stranger_installs_and_tries_the_wheel(
     assert 'has incompatible type "str"' in seen.stdout
 
 
-def test_the_wheel_holds_the_package_and_its_data(wheel: Path, checkout: Path) -> None:
-    with zipfile.ZipFile(wheel) as archive:
-        names = set(archive.namelist())
-        info = next(name for name in names if name.endswith(".dist-info/METADATA"))
-        metadata = message_from_bytes(archive.read(info))
-        script = archive.read(info.replace("METADATA", "entry_points.txt")).decode()
-    assert "quietbit/py.typed" in names
-    assert (
-        sum(Path(name).suffix in (".so", ".dylib", ".dll") for name in names) == 1
-    )  # the C kernel
+def test_the_wheel_holds_the_package_and_its_data(wheel, checkout):
+    found = Contents(wheel)
+    assert "quietbit/py.typed" in found.files
+    assert found.count("quietbit/", ".so", ".dylib", ".dll") == 1  # the C kernel
     assert "-py3-none-" in wheel.name
-    assert (
-        sum(
-            name.startswith("quietbit/design/catalogue/") and name.endswith(".json")
-            for name in names
-        )
-        == 208
+    assert found.count("quietbit/design/catalogue/", ".json") == 208
+    assert found.packed == files_under(checkout / "src")
+    assert any(name.endswith("licenses/LICENSE") for name in found.files)
+    assert "quietbit = quietbit.cli.main:main" in found.info("entry_points.txt")
+    assert found.metadata["Requires-Python"] == ">=3.11"
+    assert found.asked() == set(
+        ["attrs", "cryptography", "numpy", "rich", "scipy", "threadpoolctl", "typer"]
     )
-    assert packed(names) == files_under(checkout / "src")
-    assert any(name.endswith("licenses/LICENSE") for name in names)
-    assert "quietbit = quietbit.cli.main:main" in script
-    assert metadata["Requires-Python"] == ">=3.11"
-    always = [line for line in metadata.get_all("Requires-Dist") if "extra ==" not in line]
-    assert sorted(line.split(">=")[0] for line in always) == [
-        *(
-            "attrs",
-            "cryptography",
-            "numpy",
-            "rich",
-            "scipy",
-            "threadpoolctl",
-            "typer",
-        ),
-    ]
-    assert set(metadata.get_all("Provides-Extra")) >= {
-        "torch",
-        "gpu",
-        "flower",
-        "nvflare",
-        "all",
-        "dev",
-    }
+    extras = set(found.metadata.get_all("Provides-Extra"))
+    assert extras >= {"torch", "gpu", "flower", "nvflare", "all", "dev"}
 
 
-def test_the_wheel_has_a_bill_of_materials(wheel: Path, checkout: Path) -> None:
-    with zipfile.ZipFile(wheel) as archive:
-        (place,) = [name for name in archive.namelist() if "/sboms/" in name]
-        bill = json.loads(archive.read(place))
-        info = next(name for name in archive.namelist() if name.endswith(".dist-info/METADATA"))
-        metadata = message_from_bytes(archive.read(info))
-        inside = {
-            name: archive.read(name) for name in archive.namelist() if name.endswith((".c", ".h"))
-        }
+def test_the_wheel_has_a_bill_of_materials(wheel):
+    found = Contents(wheel)
+    (place,) = [name for name in found.files if "/sboms/" in name]
+    bill = json.loads(found.files[place])
     assert (bill["bomFormat"], bill["specVersion"]) == ("CycloneDX", "1.6")
-    assert bill["metadata"]["component"]["name"] == "quietbit"
-    assert bill["metadata"]["component"]["version"] == metadata["Version"]
-    asked = [line for line in metadata.get_all("Requires-Dist") if "extra ==" not in line]
+    component = bill["metadata"]["component"]
+    assert (component["name"], component["version"]) == ("quietbit", found.metadata["Version"])
     (root,) = bill["dependencies"]
-    assert {one.removeprefix("pkg:pypi/").split("@")[0] for one in root["dependsOn"]} == {
-        line.split(">=")[0] for line in asked
-    }
+    named = {one.removeprefix("pkg:pypi/").split("@")[0] for one in root["dependsOn"]}
+    assert named == found.asked()
     references = [one["bom-ref"] for one in bill["components"]]
     assert len(set(references)) == len(references)
     assert set(root["dependsOn"]) <= set(references)
-    digests = {
-        one["name"]: one["hashes"][0]["content"]
-        for one in bill["components"]
-        if one["type"] == "file"
-    }
-    assert digests == {name: hashlib.sha256(data).hexdigest() for name, data in inside.items()}
+    files = [one for one in bill["components"] if one["type"] == "file"]
+    digests = {one["name"]: one["hashes"][0]["content"] for one in files}
+    sources = {name: data for name, data in found.files.items() if name.endswith((".c", ".h"))}
+    assert digests == {name: hashlib.sha256(data).hexdigest() for name, data in sources.items()}
     assert digests
 
 
 @pytest.mark.long
-def test_two_builds_are_equal_byte_by_byte(wheel: Path, checkout: Path, tmp_path: Path) -> None:
+def test_two_builds_are_equal_byte_by_byte(wheel, checkout, tmp_path):
     """In another folder, at another time of its files, with the kernel compiled anew."""
     other = tmp_path / "elsewhere" / "tree"
     shutil.copytree(checkout, other, ignore=shutil.ignore_patterns("*.so", "*.dylib", "*.dll"))
     for path in other.rglob("*"):
         os.utime(path, (1_700_000_000, 1_700_000_000))
-    build(other, tmp_path / "out", "--wheel")
-    (again,) = (tmp_path / "out").iterdir()
+    again = build(other, tmp_path / "out", "--wheel")
     assert again.name == wheel.name
     assert again.read_bytes() == wheel.read_bytes()
 
 
-def packed(names: set[str]) -> set[str]:
-    """The files of a wheel that are installed as they are."""
-    return {name for name in names if ".dist-info/" not in name}
-
-
-def files_under(sources: Path) -> set[str]:
+def files_under(sources):
     return {
         str(path.relative_to(sources))
         for path in sources.glob("quietbit*/**/*")
@@ -348,28 +308,20 @@ def files_under(sources: Path) -> set[str]:
     }
 
 
-def test_the_laboratory_is_a_wheel_of_its_own(laboratory: Path, checkout: Path) -> None:
-    with zipfile.ZipFile(laboratory) as archive:
-        names = set(archive.namelist())
-        info = next(name for name in names if name.endswith(".dist-info/METADATA"))
-        metadata = message_from_bytes(archive.read(info))
-        points = archive.read(info.replace("METADATA", "entry_points.txt")).decode()
-    assert packed(names) == files_under(checkout / "packages" / "lab" / "src")
-    assert {Path(name).suffix for name in names if "/page_parts/" in name} >= {
-        ".css",
-        ".html",
-        ".js",
-    }
-    assert metadata["Name"] == "quietbit-lab"
-    assert any(line.startswith("quietbit[") for line in metadata.get_all("Requires-Dist"))
+def test_the_laboratory_is_a_wheel_of_its_own(laboratory, checkout):
+    found = Contents(laboratory)
+    assert found.packed == files_under(checkout / "packages" / "lab" / "src")
+    suffixes = {Path(name).suffix for name in found.files if "/page_parts/" in name}
+    assert suffixes >= {".css", ".html", ".js"}
+    assert found.metadata["Name"] == "quietbit-lab"
+    assert any(line.startswith("quietbit[") for line in found.metadata.get_all("Requires-Dist"))
+    points = found.info("entry_points.txt")
     assert "[quietbit.commands]" in points
     assert "[quietbit.mechanisms]" in points
 
 
 @pytest.mark.long
-def test_the_sdist_holds_all_that_is_needed_to_build_and_test(
-    sdist: Path, wheel: Path, tmp_path: Path
-) -> None:
+def test_the_sdist_holds_all_that_is_needed_to_build_and_test(sdist, wheel, tmp_path):
     with tarfile.open(sdist) as archive:
         archive.extractall(tmp_path, filter="data")
     (tree,) = tmp_path.iterdir()
@@ -401,8 +353,6 @@ def test_the_sdist_holds_all_that_is_needed_to_build_and_test(
         name for name in (".venv", ".git", "demo-output", "site", "dist") if (tree / name).exists()
     ]
     assert leaked == []
-    again = tmp_path / "again"
-    build(tree, again, "--wheel")
-    (rebuilt,) = again.iterdir()
+    rebuilt = build(tree, tmp_path / "again", "--wheel")
     assert rebuilt.name == wheel.name
     assert rebuilt.read_bytes() == wheel.read_bytes()

@@ -5,8 +5,6 @@ an install line gets `pip install .`. Blocks marked ``sh`` are run; ``bash`` is 
 containers, several machines or a download of gigabytes, and ``text`` shows output.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import shutil
@@ -28,9 +26,9 @@ LEFT = (".venv", ".git", "__pycache__", ".*_cache", ".hypothesis", "site", "dist
 pytestmark = pytest.mark.long
 
 
-def lines_of(page: Path) -> list[str]:
+def lines_of(page):
     """Return the commands of a page; a command that goes on is one, and so is a loop."""
-    commands: list[str] = []
+    commands = []
     for block in BLOCK.findall(page.read_text(encoding="utf-8")):
         for line in block.splitlines():
             if commands and (commands[-1].endswith("\\") or is_open(commands[-1])):
@@ -40,12 +38,12 @@ def lines_of(page: Path) -> list[str]:
     return commands
 
 
-def is_open(command: str) -> bool:
+def is_open(command):
     """Return whether a loop has begun and not ended."""
     return command.startswith("for ") and not command.endswith("done")
 
 
-def is_install(command: str) -> bool:
+def is_install(command):
     return command.startswith("pip install ")
 
 
@@ -55,16 +53,16 @@ WITH_COMMANDS = [page for page in PAGES if lines_of(page)]
 class Shell:
     """One shell whose folder, variables and environment go on from line to line."""
 
-    def __init__(self, folder: Path, environment: Path) -> None:
+    def __init__(self, folder, environment):
         self.folder = folder
         kept = {key: value for key, value in os.environ.items() if not key.startswith("PYTHON")}
         kept["PATH"] = f"{environment / 'bin'}{os.pathsep}{kept['PATH']}"
         kept["XDG_CACHE_HOME"] = str(folder / "cache")
         kept["FLWR_HOME"] = str(folder / "flwr")
         self.variables = kept
-        self.done: list[str] = []
+        self.done = []
 
-    def run(self, command: str) -> None:
+    def run(self, command):
         """Run a line after those that change the shell; fail with what it printed."""
         before = [line for line in self.done if line.startswith(("cd ", "export "))]
         script = "\n".join(["set -e", *before, command])
@@ -82,7 +80,7 @@ class Shell:
 
 
 @pytest.fixture(scope="module")
-def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def checkout(tmp_path_factory):
     """A copy of the sources, where the pages' install lines are run."""
     copy = tmp_path_factory.mktemp("pages") / "quietbit"
     shutil.copytree(ROOT, copy, ignore=shutil.ignore_patterns(*LEFT, "_outer-*", "_build-*"))
@@ -90,14 +88,12 @@ def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def environments(checkout: Path) -> dict[tuple[str, ...], Path]:
+def environments(checkout):
     """The environments made so far, by the install lines that filled them."""
     return {}
 
 
-def environment(
-    made: dict[tuple[str, ...], Path], checkout: Path, installs: tuple[str, ...]
-) -> Path:
+def environment(made, checkout, installs):
     """Return an environment in which these lines, and no others, were run."""
     if installs not in made:
         folder = checkout.parent / f"environment-{len(made)}"
@@ -125,11 +121,11 @@ def environment(
 
 @pytest.mark.parametrize("page", WITH_COMMANDS, ids=lambda page: str(page.relative_to(ROOT)))
 def test_the_commands_of_a_page_run_as_written(
-    page: Path,
-    checkout: Path,
-    environments: dict[tuple[str, ...], Path],
-    tmp_path: Path,
-) -> None:
+    page,
+    checkout,
+    environments,
+    tmp_path,
+):
     """In a folder beside the examples and experiments of the checkout.
 
     `make demo` and `make test` are run by the workflow, in a fresh clone.
@@ -146,7 +142,7 @@ def test_the_commands_of_a_page_run_as_written(
             shell.run(command)
 
 
-def test_lines_that_go_on_are_one_command(tmp_path: Path) -> None:
+def test_lines_that_go_on_are_one_command(tmp_path):
     page = tmp_path / "page.md"
     page.write_text(
         "```sh\nquietbit a \\\n  --b\nfor n in 0 1; do\n  mkdir n-$n\ndone\n# no command\nexport X=1\n```\n"
@@ -158,7 +154,7 @@ def test_lines_that_go_on_are_one_command(tmp_path: Path) -> None:
     ]
 
 
-def test_a_command_that_fails_is_noticed(tmp_path: Path) -> None:
+def test_a_command_that_fails_is_noticed(tmp_path):
     shell = Shell(tmp_path, Path(sys.prefix))
     shell.run("mkdir inner")
     shell.run("cd inner")

@@ -2,8 +2,6 @@
 address is in them.
 """
 
-from __future__ import annotations
-
 import importlib.util
 import re
 import subprocess
@@ -49,7 +47,7 @@ def test_the_recipe_for_conda_and_the_citation_say_what_the_project_says():
     assert citation["license"] == PROJECT["license"]
 
 
-def lock(name: str) -> str:
+def lock(name):
     return (ROOT / "supply" / "locks" / f"{name}.txt").read_text()
 
 

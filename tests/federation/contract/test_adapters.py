@@ -12,7 +12,6 @@ import pytest
 
 from federation.contract.kit import (
     ADAPTERS,
-    ANSWER,
     ENGINES,
     FlowerFederation,
     LocalFederation,
@@ -111,13 +110,6 @@ def test_every_release_is_clipped(adapter: Any) -> None:
     federation.play()
     # Noise of 2e-4 in each of 42 places: below 0.01 in length, at a false alarm below 1e-9.
     assert np.linalg.norm(before - federation.model) == pytest.approx(1.0, abs=0.01)
-
-
-def test_the_update_is_received_minus_trained(adapter: Any) -> None:
-    federation = adapter(EXACT, lambda node, model: Work(np.full(model.size, 0.1)), 2)
-    before = federation.model
-    federation.play()
-    assert before - federation.model == pytest.approx(0.1, abs=5e-3)
 
 
 def crash(node: int, model: Any) -> Work:
@@ -291,15 +283,6 @@ def test_evaluations_are_estimated_and_cost_what_they_say(engine: Any) -> None:
         assert plan.evaluation.spends(2) == 30.0
     assert report["guarantee"]["epsilon_upper"] == report["nodes"][0]["epsilon_upper"] <= 80.0
     assert report["guarantee"]["delta"] == plan.delta
-
-
-def test_an_answer_is_one_cell_of_the_plans_own_mechanism(engine: Any) -> None:
-    federation = engine(EVALUATED, right)
-    federation.play()
-    mechanism = federation.plan.evaluation.mechanism
-    for node in range(3):
-        shares = Uplink(mechanism).receive([federation.payload(node, ANSWER)])
-        assert shares[1] == pytest.approx(float(node != 2), abs=1e-3)
 
 
 def longer(node: int, model: Any) -> Work:

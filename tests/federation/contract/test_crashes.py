@@ -1,7 +1,5 @@
 """A run whose apps all crash ends after the second round, with a sentence that says so."""
 
-from __future__ import annotations
-
 import pytest
 
 from plans import engine_plan
@@ -9,7 +7,7 @@ from quietbit.federation.record import RoundReport
 from quietbit.federation.server import Run
 
 
-def entry(number: int, answered: int, crashed: int, scouted: int = 0) -> RoundReport:
+def entry(number, answered, crashed, scouted=0):
     counts = (answered, answered, 0, 0, 0)
     return RoundReport(number, *counts, False, 0, 0, 0, (), crashed=crashed, scouted=scouted)
 
@@ -24,7 +22,7 @@ def entry(number: int, answered: int, crashed: int, scouted: int = 0) -> RoundRe
         ([(3, 0), (3, 3), (3, 3)], True),
     ],
 )
-def test_two_rounds_of_crashes_end_a_run(rounds: list[tuple[int, int]], ends: bool) -> None:
+def test_two_rounds_of_crashes_end_a_run(rounds, ends):
     plan = engine_plan("gaussian", clip=1.0, adjacency="zero-out", epsilon=4.0, releases=5)
     run = Run(plan, 7, lambda level, line: None)
     run.rounds += [

@@ -5,8 +5,6 @@ compared with norms that the sources without it decode from the same payloads. A
 section of its own is handed to the adapters.
 """
 
-from __future__ import annotations
-
 import json
 import logging
 import os
@@ -14,26 +12,25 @@ import re
 import shutil
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 
 from federation.contract.kit import (
     ADAPTERS,
-    Federation,
-    FlareFederation,
     FlowerFederation,
     LocalFederation,
     walk,
 )
 from quietbit import Plan
-from quietbit.federation import Closed, Part, Release, Scope
+from quietbit.federation import Part
 from quietbit.wire.uplink import Uplink
 
 ROOT = Path(__file__).parents[3]
 PAGE = ROOT / "docs" / "how-to" / "add-a-capability.md"
+ENGINES = {"flower": "flwr", "nvflare": "nvflare"}
 NODES = 4
 ROUNDS = 2
 CONFIG = {
@@ -60,12 +57,12 @@ pytestmark = pytest.mark.filterwarnings("ignore::quietbit.node.policy.SeededRngW
 
 
 @pytest.fixture(name="changed", scope="module")
-def made_from_the_page(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def made_from_the_page(tmp_path_factory):
     """A copy of the sources with the diff of the page."""
     if shutil.which("git") is None:
         pytest.skip("needs git, which applies the diff")
     (diff,) = re.findall(r"```diff\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
-    folder: Path = tmp_path_factory.mktemp("changed")
+    folder = tmp_path_factory.mktemp("changed")
     shutil.copytree(ROOT / "src", folder / "src", ignore=shutil.ignore_patterns("__pycache__"))
     # Within a repository, git would leave out files that are not of it.
     alone = os.environ | {"GIT_CEILING_DIRECTORIES": str(folder.parent)}
@@ -77,26 +74,27 @@ def made_from_the_page(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "src"
 
 
-def played(source: Path, name: str, folder: Path) -> dict[str, Any]:
-    """What a process with these sources reports of some rounds."""
-    paths = [str(source), str(ROOT / "tests")]
+@pytest.fixture(name="played", scope="module")
+def played_with_the_diff(changed, tmp_path_factory):
+    """What a process with these sources reports of some rounds, by the name of what was played."""
+    folder = tmp_path_factory.mktemp("played")
+    paths = [str(changed), str(ROOT / "tests")]
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(paths)}
-    command = [sys.executable, "-m", "federation.contract.test_own_part", name, str(folder)]
+    command = [sys.executable, "-m", "federation.contract.test_own_part", str(folder)]
     done = subprocess.run(
         command, cwd=folder, env=environment, capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
-    found: dict[str, Any] = json.loads((folder / "played.json").read_text(encoding="utf-8"))
-    assert Path(found["source"]).is_relative_to(source)
+    found = json.loads((folder / "played.json").read_text(encoding="utf-8"))
+    assert Path(found["source"]).is_relative_to(changed)
     return found
 
 
 @pytest.mark.parametrize("name", ["local", "flower", "nvflare"])
-def test_every_round_has_the_median_norm(changed: Path, tmp_path: Path, name: str) -> None:
-    if name != "local":
-        engine = {"flower": "flwr"}.get(name, name)
-        pytest.importorskip(engine, reason=f"needs the {name} extra")
-    found = played(changed, name, tmp_path)
+def test_every_round_has_the_median_norm(played, name):
+    if name not in played:
+        pytest.skip(f"needs the {name} extra")
+    found = played[name]
     medians = []
     for payloads in found["payloads"]:
         medians.append(median_norm([bytes.fromhex(payload) for payload in payloads]))
@@ -107,22 +105,16 @@ def test_every_round_has_the_median_norm(changed: Path, tmp_path: Path, name: st
     assert said == pytest.approx(medians, rel=1e-3)
 
 
-@pytest.mark.parametrize("name", UNSEEN)
-def test_a_simulated_round_without_visible_releases_has_none(
-    changed: Path, tmp_path: Path, name: str
-) -> None:
-    assert played(changed, name, tmp_path)["records"] == [{}]
+def test_rounds_without_visible_releases_have_none(played):
+    for name in UNSEEN:
+        assert played[name]["records"] == [{}]
+    if "masked" in played:
+        assert played["masked"]["answered"] == [6]
+        assert played["masked"]["records"] == [{}]
+        assert "median norm" not in played["masked"]["text"]
 
 
-def test_masked_sums_have_none(changed: Path, tmp_path: Path) -> None:
-    pytest.importorskip("flwr", reason="needs the flower extra")
-    found = played(changed, "masked", tmp_path)
-    assert found["answered"] == [6]
-    assert found["records"] == [{}]
-    assert "median norm" not in found["text"]
-
-
-def median_norm(payloads: list[bytes]) -> float:
+def median_norm(payloads):
     """The median norm of releases, each of which is a mean of its own."""
     dimension = 42
     uplink = Uplink(Plan.from_run_config(CONFIG).mechanism_for(dimension))
@@ -131,17 +123,25 @@ def median_norm(payloads: list[bytes]) -> float:
     return (norms[1] + norms[2]) / 2
 
 
-def play(name: str, folder: Path) -> dict[str, Any]:
-    """Play rounds with the section of the page."""
-    if name == "masked":
-        return play_masked()
-    if name in UNSEEN:
-        unseen = LocalFederation(UNSEEN[name] | SECTION, nodes=NODES, folder=folder)
+def play_all(folder):
+    """Play rounds with the section of the page, by all adapters that are installed."""
+    found = {}
+    for kind in ADAPTERS:
+        if find_spec(ENGINES.get(kind.name, "quietbit")) is not None:
+            (folder / kind.name).mkdir()
+            found[kind.name] = play(kind, folder / kind.name)
+    for name, config in UNSEEN.items():
+        unseen = LocalFederation(config | SECTION, nodes=NODES, folder=folder)
         unseen.play()
-        return {"records": [dict(entry.records) for entry in unseen.run.report().rounds]}
-    config = CONFIG | SECTION
-    kinds = {kind.name: kind for kind in (LocalFederation, FlowerFederation, FlareFederation)}
-    federation = kinds[name](config, nodes=NODES, folder=folder)
+        found[name] = {"records": [dict(entry.records) for entry in unseen.run.report().rounds]}
+    if "flower" in found:
+        found["masked"] = play_masked()
+    return found
+
+
+def play(kind, folder):
+    """Play rounds of an adapter."""
+    federation = kind(CONFIG | SECTION, nodes=NODES, folder=folder)
     payloads = []
     for _ in range(ROUNDS):
         before = federation.model.astype(np.float64)
@@ -158,7 +158,7 @@ def play(name: str, folder: Path) -> dict[str, Any]:
     return {"payloads": payloads, "records": records, "text": text}
 
 
-def play_masked() -> dict[str, Any]:
+def play_masked():
     """Play a round of masked sums, in which a server sees no release."""
     from engines.flower.secure_kit import CONFIG as SUMS
     from engines.flower.secure_kit import Room, run
@@ -173,7 +173,7 @@ def play_masked() -> dict[str, Any]:
     }
 
 
-def payload(federation: Federation, node: int, model: Any) -> bytes:
+def payload(federation, node, model):
     """The payload of a node; a simulation, which keeps none, makes the same one again."""
     if not isinstance(federation, LocalFederation):
         return federation.payload(node)
@@ -185,11 +185,11 @@ def payload(federation: Federation, node: int, model: Any) -> bytes:
 class Lines(logging.Handler):
     """What is logged."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
-        self.said: list[str] = []
+        self.said = []
 
-    def emit(self, record: logging.LogRecord) -> None:
+    def emit(self, record):
         self.said.append(record.getMessage())
 
 
@@ -198,23 +198,23 @@ class Bytes(Part):
 
     section = "bytes"
 
-    def __init__(self) -> None:
+    def __init__(self):
         self.down = 0
         self.up = 0
 
         self.taken = 0
 
-    def take(self, scope: Scope, release: Release) -> None:
+    def take(self, scope, release):
         self.taken += 1
 
-    def close(self, closed: Closed) -> dict[str, Any]:
+    def close(self, closed):
         self.down += closed.report.downlink
         self.up += closed.report.uplink
         return {"down": self.down, "up": self.up, "taken": self.taken}
 
 
 @pytest.mark.parametrize("kind", ADAPTERS, ids=lambda kind: kind.name)
-def test_a_part_of_ones_own(kind: type[Federation], tmp_path: Path) -> None:
+def test_a_part_of_ones_own(kind, tmp_path):
     federation = kind(CONFIG, nodes=NODES, folder=tmp_path, parts=[Bytes()])
     rounds = 1 if kind is LocalFederation else ROUNDS  # a simulation plays from its start again
     for _ in range(rounds):
@@ -233,6 +233,6 @@ def test_a_part_of_ones_own(kind: type[Federation], tmp_path: Path) -> None:
 if __name__ == "__main__":
     import quietbit
 
-    goal = Path(sys.argv[2])
-    result = play(sys.argv[1], goal) | {"source": quietbit.__file__}
+    goal = Path(sys.argv[1])
+    result = play_all(goal) | {"source": quietbit.__file__}
     (goal / "played.json").write_text(json.dumps(result), encoding="utf-8")

@@ -3,16 +3,11 @@
 Nodes are the real client half behind a simulation's gate; a test carries the messages.
 """
 
-from __future__ import annotations
-
-from typing import Any
-
 import numpy as np
 import pytest
 
 from federation.contract.room import NODES, WEIGHTS, Node, Room, all_asks, releases
 from plans import engine_plan
-from quietbit import Plan
 from quietbit.errors import QuietbitError
 from quietbit.federation.client import Subject
 from quietbit.federation.layout import named_arrays
@@ -22,8 +17,8 @@ from quietbit.federation.record import Outcome
 from quietbit.node.request import Step
 
 pytestmark = pytest.mark.filterwarnings("ignore::quietbit.node.policy.SeededRngWarning")
-GIVEN: dict[str, Any] = {"adjacency": "zero-out", "epsilon": 40.0, "releases": 8}
-ADAPTIVE: dict[str, Any] = {**GIVEN, "clip": 1.0}
+GIVEN = {"adjacency": "zero-out", "epsilon": 40.0, "releases": 8}
+ADAPTIVE = {**GIVEN, "clip": 1.0}
 PLAIN = engine_plan("imvu", **ADAPTIVE)
 SUMS = engine_plan(
     "imvu", **ADAPTIVE, secure_aggregation={"threshold": 3, "adversary": "honest-but-curious"}
@@ -31,7 +26,7 @@ SUMS = engine_plan(
 
 
 @pytest.mark.parametrize("plan", [PLAIN, SUMS], ids=["plain", "masked"])
-def test_a_round_ends_with_the_mean_of_its_releases(plan: Plan) -> None:
+def test_a_round_ends_with_the_mean_of_its_releases(plan):
     room = Room(plan)
     current = room.open()
     room.play(current)
@@ -48,7 +43,7 @@ def test_a_round_ends_with_the_mean_of_its_releases(plan: Plan) -> None:
     assert not report.skipped
 
 
-def test_a_step_that_is_not_taken_skips_the_round() -> None:
+def test_a_step_that_is_not_taken_skips_the_round():
     room = Room(PLAIN)
     current = room.open()
     room.play(current)
@@ -59,7 +54,7 @@ def test_a_step_that_is_not_taken_skips_the_round() -> None:
 
 
 @pytest.mark.parametrize("plan", [PLAIN, SUMS], ids=["plain", "masked"])
-def test_whoever_is_asked_is_counted_before_anything_is_sent(plan: Plan) -> None:
+def test_whoever_is_asked_is_counted_before_anything_is_sent(plan):
     """An engine that fails between asking and sending leaves everybody counted."""
     room = Room(plan)
     current = room.open()
@@ -84,7 +79,7 @@ def test_whoever_is_asked_is_counted_before_anything_is_sent(plan: Plan) -> None
     assert releases(room) == [1] * 5
 
 
-def test_a_request_that_is_made_again_is_the_same_and_counts_once() -> None:
+def test_a_request_that_is_made_again_is_the_same_and_counts_once():
     room = Room(PLAIN)
     current = room.run.open(1, Model.of(named_arrays({"weight": WEIGHTS})))
     first = current.ask([Asked(11)])[0]
@@ -100,12 +95,12 @@ def test_a_request_that_is_made_again_is_the_same_and_counts_once() -> None:
     assert releases(room)[0] == 1
 
 
-def test_a_reply_after_the_end_is_noted_and_in_no_mean() -> None:
+def test_a_reply_after_the_end_is_noted_and_in_no_mean():
     room = Room(PLAIN)
     current = room.open()
-    late: list[Reply] = []
+    late = []
 
-    def slow(trip: int, node: int) -> bool:
+    def slow(trip, node):
         return node == 15
 
     room.play(current, slow)
@@ -119,7 +114,7 @@ def test_a_reply_after_the_end_is_noted_and_in_no_mean() -> None:
 
 @pytest.mark.parametrize("trip", [1, 2, 3, 4])
 @pytest.mark.parametrize("plan", [PLAIN, SUMS], ids=["plain", "masked"])
-def test_a_round_in_which_all_fall_silent_ends(plan: Plan, trip: int) -> None:
+def test_a_round_in_which_all_fall_silent_ends(plan, trip):
     """Nothing waits for a reply: the round ends, has no mean, and asks nobody further."""
     room = Room(plan)
     current = room.open()
@@ -134,7 +129,7 @@ def test_a_round_in_which_all_fall_silent_ends(plan: Plan, trip: int) -> None:
 
 
 @pytest.mark.parametrize("trip", [1, 2, 3, 4])
-def test_below_the_threshold_nobody_is_asked_further(trip: int) -> None:
+def test_below_the_threshold_nobody_is_asked_further(trip):
     """Two of five are left, and three are needed: the next step is not asked."""
     room = Room(SUMS)
     current = room.open()
@@ -145,7 +140,7 @@ def test_below_the_threshold_nobody_is_asked_further(trip: int) -> None:
     assert all(reply.refusal is None for reply in room.replies)
 
 
-def test_a_sum_goes_on_without_those_who_fall_silent() -> None:
+def test_a_sum_goes_on_without_those_who_fall_silent():
     room = Room(SUMS)
     current = room.open()
     room.play(current, lambda now, node: node == {1: 14, 2: 15}.get(now))
@@ -158,7 +153,7 @@ def test_a_sum_goes_on_without_those_who_fall_silent() -> None:
 
 
 @pytest.mark.parametrize("masked", [False, True])
-def test_scouts_answer_beside_a_round_in_the_same_trip(masked: bool) -> None:
+def test_scouts_answer_beside_a_round_in_the_same_trip(masked):
     """They are asked in one trip, in a round of their own, whose answers are in no mean."""
     sums = {"threshold": 3, "adversary": "honest-but-curious"} if masked else None
     plan = engine_plan("imvu", **{**ADAPTIVE, "every": 3}, secure_aggregation=sums)
@@ -168,7 +163,7 @@ def test_scouts_answer_beside_a_round_in_the_same_trip(masked: bool) -> None:
         current = room.open(number)
         room.play(current)
         trip = all_asks(room)[-1]
-        beside: set[Any] = set().union(*(side.answered for side in current.side_rounds))
+        beside = set().union(*(side.answered for side in current.side_rounds))
         assert not current.answered & beside
         fits = not masked or len(NODES) - len(beside) >= 3
         assert {asked.node for asked in trip.requests} == (set(NODES) if fits else beside)
@@ -183,7 +178,7 @@ def test_scouts_answer_beside_a_round_in_the_same_trip(masked: bool) -> None:
 
 
 @pytest.mark.parametrize("masked", [False, True])
-def test_an_evaluation_is_a_round_that_takes_no_step(masked: bool) -> None:
+def test_an_evaluation_is_a_round_that_takes_no_step(masked):
     sums = {"threshold": 3, "adversary": "honest-but-curious"} if masked else None
     plan = engine_plan("imvu", **ADAPTIVE, secure_aggregation=sums, evaluate={"epsilon": 1.0})
     room = Room(plan)
@@ -198,7 +193,7 @@ def test_an_evaluation_is_a_round_that_takes_no_step(masked: bool) -> None:
     assert not room.run.rounds
 
 
-def test_a_node_that_was_not_asked_is_in_no_mean_and_its_release_counts() -> None:
+def test_a_node_that_was_not_asked_is_in_no_mean_and_its_release_counts():
     room = Room(PLAIN)
     current = room.open(nodes=NODES[:4])
     ask = current.next()
@@ -210,7 +205,7 @@ def test_a_node_that_was_not_asked_is_in_no_mean_and_its_release_counts() -> Non
     assert releases(room) == [1] * 5
 
 
-def test_a_vector_of_another_round_is_in_no_sum() -> None:
+def test_a_vector_of_another_round_is_in_no_sum():
     room = Room(SUMS)
     first = room.open(1)
     room.play(first)
@@ -230,7 +225,7 @@ def test_a_vector_of_another_round_is_in_no_sum() -> None:
     assert second.mean() is None
 
 
-def test_every_release_of_a_node_counts_asked_for_or_not() -> None:
+def test_every_release_of_a_node_counts_asked_for_or_not():
     """Three nodes' releases in one round of one node, whose ledger forgot: the first is valid."""
     room = Room(PLAIN)
     current = room.open(nodes=NODES[:2])
@@ -250,9 +245,7 @@ def test_every_release_of_a_node_counts_asked_for_or_not() -> None:
 
 @pytest.mark.parametrize("declined_first", [False, True])
 @pytest.mark.parametrize("size", [None, -1], ids=["valid", "cut"])
-def test_a_node_that_says_that_it_made_no_release_and_sends_one_is_counted(
-    declined_first: bool, size: int | None
-) -> None:
+def test_a_node_that_says_that_it_made_no_release_and_sends_one_is_counted(declined_first, size):
     room = Room(PLAIN)
     current = room.open(nodes=NODES[:1])
     ask = current.next()
@@ -266,7 +259,7 @@ def test_a_node_that_says_that_it_made_no_release_and_sends_one_is_counted(
     assert releases(room)[0] == 1
 
 
-def test_an_unprotected_reply_is_in_no_mean_and_ends_the_guarantee() -> None:
+def test_an_unprotected_reply_is_in_no_mean_and_ends_the_guarantee():
     room = Room(PLAIN)
     current = room.open(nodes=NODES[:3])
     ask = current.next()

@@ -1,8 +1,6 @@
 """Policies, mechanisms and requests for tests of the node."""
 
-from __future__ import annotations
-
-from collections.abc import Iterator
+import threading
 from contextlib import contextmanager
 
 import pytest
@@ -12,7 +10,9 @@ from quietbit.design.table import DesignSpec
 from quietbit.mechanism.additive import Gaussian
 from quietbit.mechanism.ball import Ball, Norm
 from quietbit.mechanism.interpolated import InterpolatedMVU
+from quietbit.node.channel import new_socket
 from quietbit.node.gate import LocalGate
+from quietbit.node.gatekeeper import Gatekeeper, RemoteGate
 from quietbit.node.ledger import FileLedger
 from quietbit.node.policy import Policy
 from quietbit.node.refusal import NotAllowed
@@ -24,7 +24,7 @@ MECHANISM = InterpolatedMVU(solve(DesignSpec(2, 1, 0.5)), BALL)
 NOISY = Gaussian(BALL, 4.0)
 
 
-def policy(folder, **changes) -> Policy:
+def policy(folder, **changes):
     """A policy whose files are in a folder."""
     given = {
         "epsilon": 8.0,
@@ -41,7 +41,7 @@ def policy(folder, **changes) -> Policy:
     return Policy(**given | changes)
 
 
-def write_policy(folder, **changes) -> str:
+def write_policy(folder, **changes):
     """Write a policy and its ledger, as `quietbit node init` does; return the policy's path."""
     found = policy(folder, **changes)
     FileLedger.create(found.ledger, found.counter)
@@ -51,7 +51,7 @@ def write_policy(folder, **changes) -> str:
     return str(path)
 
 
-def keeper(folder, **changes) -> LocalGate:
+def keeper(folder, **changes):
     """A keeper with a new ledger."""
     found = policy(folder, **changes)
     FileLedger.create(found.ledger, found.counter)
@@ -59,18 +59,49 @@ def keeper(folder, **changes) -> LocalGate:
 
 
 @contextmanager
-def forbids(rule: str) -> Iterator[None]:
+def forbids(rule):
     """Expect `NotAllowed` by this rule of the policy."""
     with pytest.raises(NotAllowed) as caught:
         yield
     assert caught.value.public.detail == rule
 
 
+def declines(gate, why, *requests):
+    """Expect that a gate notes nothing for these; ``why`` is an error or a rule of the policy."""
+    before = gate.ledger.read().releases
+    for one in requests:
+        with forbids(why) if isinstance(why, str) else pytest.raises(why):
+            gate.accept(one)
+    assert gate.ledger.read().releases == before
+
+
+@contextmanager
+def serving(folder, **changes):
+    """A gatekeeper with a new ledger; its socket is `gate` in the folder."""
+    served = Gatekeeper(keeper(folder, **changes), folder / "gate")
+    thread = threading.Thread(target=served.serve)
+    thread.start()
+    try:
+        yield RemoteGate(folder / "gate")
+    finally:
+        served.stop()
+        thread.join(10)
+        assert not thread.is_alive()
+        assert not (folder / "gate").exists()
+
+
+def connected(folder):
+    """A connection to the gatekeeper of a folder."""
+    connection = new_socket()
+    connection.connect(str(folder / "gate"))
+    return connection
+
+
 def books(folder):
     return FileLedger(folder / "ledger", folder / "counter").read()
 
 
-def request(number=1, mechanism=MECHANISM, **changes) -> Request:
+def request(number=1, mechanism=MECHANISM, **changes):
     given = {
         "run": 7,
         "round": number,

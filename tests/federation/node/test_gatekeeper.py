@@ -10,7 +10,7 @@ import time
 import numpy as np
 import pytest
 
-from federation.node.makers import DIMENSION, MECHANISM, books, keeper, request
+from federation.node.makers import DIMENSION, MECHANISM, books, connected, request, serving
 from quietbit.errors import InvalidParameter, QuietbitError
 from quietbit.kernel.client_rng import seeded_client_rng
 from quietbit.mechanism.additive import Gaussian
@@ -27,21 +27,6 @@ from refusals import refuses
 
 pytestmark = pytest.mark.filterwarnings("ignore::quietbit.node.policy.SeededRngWarning")
 UPDATE = np.linspace(-0.2, 0.3, DIMENSION)
-
-
-@contextlib.contextmanager
-def serving(folder, **changes):
-    held = keeper(folder, **changes)
-    gate = Gatekeeper(held, folder / "gate")
-    thread = threading.Thread(target=gate.serve)
-    thread.start()
-    try:
-        yield RemoteGate(folder / "gate")
-    finally:
-        gate.stop()
-        thread.join(10)
-        assert not thread.is_alive()
-        assert not (folder / "gate").exists()
 
 
 def test_the_app_is_told_where_its_owner_keeps_models(tmp_path):
@@ -93,35 +78,8 @@ def test_a_connection_that_ends_is_noted_and_releases_nothing(tmp_path):
             accepted.release([UPDATE])
 
 
-@pytest.mark.parametrize(
-    "data",
-    [
-        b"",
-        b"GET / HTTP/1.0\r\n\r\n" + bytes(64),
-        HEAD.pack(MAGIC, 2**32 - 1, 0),
-        HEAD.pack(MAGIC, 2, 2**63) + b"{}",
-        HEAD.pack(MAGIC, 2, 0) + b"[]",
-        HEAD.pack(MAGIC, 4, 0) + b"\xff\xff\xff\xff",
-        HEAD.pack(MAGIC, 2, 0) + b"{}",
-        HEAD.pack(MAGIC, 13, 0) + b'{"ask": "all"',
-        HEAD.pack(MAGIC, 15, 0) + b'{"ask": "step"}',
-    ],
-)
-def test_other_words_are_refused_and_the_gate_stays_open(tmp_path, data):
-    with serving(tmp_path) as remote:
-        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as raw:
-            raw.connect(str(tmp_path / "gate"))
-            raw.sendall(data)
-            raw.shutdown(socket.SHUT_WR)
-            with contextlib.suppress(OSError, QuietbitError):
-                assert "refused" in receive(raw, 0, 5.0)[0]
-        assert books(tmp_path).releases == 0
-        assert remote.accept(request()).release([UPDATE])
-
-
 def test_an_update_before_the_request_is_not_taken(tmp_path):
-    with serving(tmp_path), socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as raw:
-        raw.connect(str(tmp_path / "gate"))
+    with serving(tmp_path), connected(tmp_path) as raw:
         with contextlib.suppress(OSError):  # the gate may shut before all of it has gone
             send(raw, {"ask": "release", "request": request().to_json()}, UPDATE.tobytes())
             raw.shutdown(socket.SHUT_WR)
@@ -173,8 +131,7 @@ def test_many_at_once_lose_no_release(tmp_path):
 
 def test_no_more_is_read_than_an_update_or_a_piece_of_gradients(tmp_path):
     """1.5 GB were buffered for an update of 336 bytes."""
-    with serving(tmp_path), socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as raw:
-        raw.connect(str(tmp_path / "gate"))
+    with serving(tmp_path), connected(tmp_path) as raw:
         send(raw, {"ask": "release", "request": request().to_json()})
         assert receive(raw, 0, 60.0)[0] == {"accepted": True}
         raw.sendall(
@@ -187,9 +144,7 @@ def test_idle_connections_keep_nobody_out(tmp_path):
     """64 of them closed the gate for a day."""
     with serving(tmp_path, epsilon=1e3, releases=1000, releases_per_day=1000) as remote:
         waiting = remote.accept(request(1))  # trains, while others only connect
-        idle = [socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) for _ in range(200)]
-        for one in idle:
-            one.connect(str(tmp_path / "gate"))
+        idle = [connected(tmp_path) for _ in range(200)]
         assert remote.accept(request(2)).release([UPDATE])
         assert waiting.release([UPDATE])
         for one in idle:
@@ -198,8 +153,7 @@ def test_idle_connections_keep_nobody_out(tmp_path):
 
 def test_a_request_that_comes_drop_by_drop_is_not_waited_for(tmp_path, monkeypatch):
     monkeypatch.setattr(gatekeeper, "ASK", 0.3)
-    with serving(tmp_path), socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as raw:
-        raw.connect(str(tmp_path / "gate"))
+    with serving(tmp_path), connected(tmp_path) as raw:
         begun = time.monotonic()
         with contextlib.suppress(OSError):
             for byte in HEAD.pack(MAGIC, 4, 0) * 3:
@@ -214,7 +168,7 @@ def test_the_places_of_a_late_apps_batch_are_never_taken_for_the_release():
     app = threading.Thread(target=accepted.draw, args=(3,))
     app.start()
     assert receive(there, 0, 10.0)[0] == {"draw": 3}
-    releases: list[bytes] = []
+    releases = []
     engine = threading.Thread(target=lambda: releases.append(accepted.release(None)))
     engine.start()  # the app is late: its draw is under way
     there.settimeout(0.2)
@@ -268,8 +222,7 @@ def test_idle_connections_do_not_end_a_request_that_is_being_decided(tmp_path, m
         app.start()
         assert begun.wait(10)
         for _ in range(2 * channel.CONNECTIONS):
-            connection = idle.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
-            connection.connect(str(tmp_path / "gate"))
+            idle.enter_context(connected(tmp_path))
         app.join(30)
     assert len(made) == 1
     assert books(tmp_path).releases == 1

@@ -20,7 +20,12 @@ SUMS = {"trust": ["local", "secure-aggregation"], "min_honest_clients": 5, "loca
 
 def test_it_reads_what_it_writes(tmp_path):
     for number, changes in enumerate(
-        ({}, SUMS, {"seed": 3, "metrics": ["loss"], "runs": ["7", "8"]})
+        (
+            {},
+            SUMS,
+            {"seed": 3, "metrics": ["loss"], "runs": ["7", "8"], "smallest_clip": 0.25},
+            {"unit": "sample", "data_set": "ward 7", "largest_sampling_rate": 0.05},
+        )
     ):
         folder = tmp_path / f'{number} "quoted" \\ and more'
         folder.mkdir()
@@ -48,6 +53,13 @@ def test_every_key_has_a_rule_and_a_word_on_it_in_the_file(tmp_path):
         {"mechanisms": "imvu"},
         {"mechanisms": [3]},
         {"largest_clip": math.inf},
+        {"smallest_clip": 2.5},
+        {"smallest_clip": -1.0},
+        {"smallest_clip": math.nan},
+        {"smallest_clip": True},
+        {"unit": "sample", "data_set": ""},
+        {"evaluate": 8.0},
+        SUMS | {"local_epsilon": 6.0, "evaluate": 7.0},
         {"releases": 0},
         {"releases": 10**7},
         {"releases_per_day": 0.5},

@@ -7,13 +7,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from federation.node.makers import DIMENSION, books, keeper, request
+from federation.node.makers import DIMENSION, books, declines, keeper, request
 from quietbit.errors import InvalidParameter
+from quietbit.node import ledger
 from quietbit.node.ledger import (
     MOST_LETTERS,
-    MOST_REFUSALS,
     FileLedger,
-    LedgerError,
     LoggedRefusal,
     Moment,
 )
@@ -35,12 +34,9 @@ def test_every_decision_is_a_line_of_the_log_and_a_refusal_one_of_the_file(tmp_p
     caplog.set_level(logging.INFO, "quietbit")
     for number in (1, 2):
         gate.accept(request(number)).release([np.full(DIMENSION, np.nan)])
-    with pytest.raises(BudgetSpent):
-        gate.accept(request(3))
-    with pytest.raises(NotAllowed):
-        gate.accept(replace(request(3, run=8), mechanism="{}"))
-    with pytest.raises(InvalidParameter):
-        gate.accept(request(3, dimension=41))
+    declines(gate, BudgetSpent, request(3))
+    declines(gate, NotAllowed, replace(request(3, run=8), mechanism="{}"))
+    declines(gate, InvalidParameter, request(3, dimension=41))
     found = history(tmp_path)
     assert found.counts == {"budget-spent": 1, "not-allowed": 1, "invalid-request": 1}
     assert [(one.run, one.round, one.reason) for one in found.last[:2]] == [
@@ -74,32 +70,17 @@ def test_failures_of_an_app_are_in_no_refusal(tmp_path):
     assert found == [found[0]] * 3
 
 
-def test_the_file_is_bounded_whatever_is_asked(tmp_path):
+def test_the_file_is_bounded_whatever_is_asked(tmp_path, monkeypatch):
+    monkeypatch.setattr(ledger, "MOST_REFUSALS", 40)
     keeper(tmp_path)
     found = file_ledger(tmp_path)
     now = Moment.now()
-    for number in range(MOST_REFUSALS + 20):
+    for number in range(60):
         text = "x" * (MOST_LETTERS + 1)
         found.refuse(LoggedRefusal(0.0, "9" * 20, number, "invalid-request", text), "", now)
-    assert len(found.refusals().last) == MOST_REFUSALS
-    assert found.refusals().counts == {"invalid-request": MOST_REFUSALS + 20}
-    assert (tmp_path / "ledger").stat().st_size < 2**18
-
-
-def test_refusals_that_cannot_be_kept_stop_no_release(tmp_path, monkeypatch, caplog):
-    """Only the owner's list misses a line."""
-    gate = keeper(tmp_path)
-
-    def full(*_):
-        raise LedgerError("The disk is full.")
-
-    monkeypatch.setattr(FileLedger, "refuse", full)
-    with pytest.raises(InvalidParameter):
-        gate.accept(request(3, dimension=41))
-    assert "the refusal is not kept" in caplog.text
-    assert history(tmp_path).counts == {}
-    assert gate.accept(request()).release(None)
-    assert books(tmp_path).releases == 1
+    assert len(found.refusals().last) == 40
+    assert found.refusals().counts == {"invalid-request": 60}
+    assert max(len(one.text) for one in found.refusals().last) == MOST_LETTERS
 
 
 def test_runs_that_the_budget_refused_are_forgotten_after_a_day(tmp_path):
@@ -140,6 +121,5 @@ def test_a_logger_that_an_engine_disabled_still_tells_the_owner(tmp_path, owner_
     """`logging.config.fileConfig`, as database migrations call it, disables all loggers."""
     gate = keeper(tmp_path)
     logging.getLogger("quietbit.node.gate").disabled = True
-    with pytest.raises(NotAllowed):
-        gate.accept(replace(request(1), mechanism="{}"))
+    declines(gate, NotAllowed, replace(request(1), mechanism="{}"))
     assert "not-allowed" in owner_log.last()

@@ -40,28 +40,19 @@ def test_a_plan_is_of_everything_that_clients_must_agree_on():
         "clip": 2.0,
     }
     parts = {"clients": 7, "threshold": 5, "honest": 3}
-    contexts = {
-        plan.context,
-        sum_plan(one, LARGER, None).context,
-    }
-    contexts |= {
-        sum_plan(replace(one, **{name: value}), MECHANISM, None).context
-        for name, value in others.items()
-    }
+    changed = [replace(one, **{name: value}) for name, value in others.items()]
     for name, value in parts.items():
-        part = replace(one.sum, **{name: value})
-        contexts.add(sum_plan(replace(one, sum=part), MECHANISM, None).context)
-    assert len(contexts) == 2 + len(others) + len(parts)
+        changed.append(replace(one, sum=replace(one.sum, **{name: value})))
+    contexts = {sum_plan(other, MECHANISM, None).context for other in changed}
+    contexts |= {plan.context, sum_plan(one, LARGER, None).context}
+    assert len(contexts) == len(changed) + 2
     alike = {"node": 10, "client": 4, "sum": replace(one.sum, step="vector", number=2, table=b"x")}
     assert set(alike) | set(others) == {field.name for field in fields(Request)}
     assert sum_plan(replace(one, **alike), MECHANISM, None).context == plan.context
     told = json.loads(plan.terms)
     assert set(told) == set(others) | {"sum"}
-    assert set(told["sum"]) == {field.name for field in fields(SumPart)} - {
-        "step",
-        "number",
-        "table",
-    }
+    known = {field.name for field in fields(SumPart)}
+    assert set(told["sum"]) == known - {"step", "number", "table"}
 
 
 def test_the_digest_of_a_plan_is_that_of_earlier_versions():

@@ -1,7 +1,5 @@
 """Keys of masks: each follows from a secret, from who masks, and from the sum."""
 
-from __future__ import annotations
-
 from itertools import product
 
 from federation.secagg.kit import plan_of
@@ -12,7 +10,7 @@ SEEDS = (b"a" * 32, b"b" * 32)
 SUMS = (b"one sum", b"another sum")
 
 
-def test_a_clients_own_mask_follows_from_its_seed_its_number_and_the_sum() -> None:
+def test_a_clients_own_mask_follows_from_its_seed_its_number_and_the_sum():
     """A mask that did not depend on the seed could be taken off by anybody."""
     made = {
         self_mask_key(description, number, seed)
@@ -21,7 +19,7 @@ def test_a_clients_own_mask_follows_from_its_seed_its_number_and_the_sum() -> No
     assert len(made) == 8
 
 
-def test_the_mask_of_a_pair_follows_from_both_secrets_and_the_sum() -> None:
+def test_the_mask_of_a_pair_follows_from_both_secrets_and_the_sum():
     plans = [plan_of(4, 3, active=False, name=name) for name in SUMS]
     made = set()
     for plan, first, second in product(plans, SEEDS, SEEDS):

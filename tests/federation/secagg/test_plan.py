@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import numpy as np
 import pytest
 
@@ -11,7 +9,7 @@ from refusals import refuses
 @pytest.mark.parametrize(
     ("clients", "dimension"), [(2, 1), (3, 9), (1000, 67), (100_000, 3), (7, 70_001)]
 )
-def test_packed_size_is_exact_and_packing_is_undone(clients: int, dimension: int) -> None:
+def test_packed_size_is_exact_and_packing_is_undone(clients, dimension):
     plan = SumPlan(clients, clients // 2 + 1, dimension, b"r")
     values = np.random.default_rng(1).integers(0, 2**plan.bits, plan.width, dtype=np.uint32)
     data = plan.pack(2, values)
@@ -25,11 +23,11 @@ def test_packed_size_is_exact_and_packing_is_undone(clients: int, dimension: int
     assert MASKED_HEADER_SIZE == 24
 
 
-def test_bits_are_those_of_the_largest_sum() -> None:
+def test_bits_are_those_of_the_largest_sum():
     assert [bits_for(n) for n in (1, 2, 3, 4, 7, 8, 1000, 100_000)] == [1, 2, 2, 3, 3, 4, 10, 17]
 
 
-def test_refusals() -> None:
+def test_refusals():
     for threshold in (0, 5, 11):
         with refuses("threshold", threshold):
             SumPlan(10, threshold, 4, b"r")
@@ -44,12 +42,12 @@ def test_refusals() -> None:
         plan.unpack(2, data)
 
 
-def members(count: int) -> tuple[bytes, ...]:
+def members(count):
     return tuple(number.to_bytes(32, "big") for number in range(count))
 
 
 @pytest.mark.parametrize("clients", [2, 3, 4, 9, 10, 11, 100])
-def test_a_server_that_lies_needs_more_than_two_thirds(clients: int) -> None:
+def test_a_server_that_lies_needs_more_than_two_thirds(clients):
     for threshold in range(1, clients + 2):
         fits = {
             None: clients // 2 < threshold <= clients,
@@ -68,7 +66,7 @@ def test_a_server_that_lies_needs_more_than_two_thirds(clients: int) -> None:
                     SumPlan(clients, threshold, 1, b"r", members=named, terms=b"m")
 
 
-def test_members_are_different_keys_and_part_of_the_context() -> None:
+def test_members_are_different_keys_and_part_of_the_context():
     plan = SumPlan(4, 3, 5, b"r", members=members(4), terms=b"m")
     assert plan.server is ServerModel.ACTIVE
     assert SumPlan(4, 3, 5, b"r").server is ServerModel.HONEST_BUT_CURIOUS
@@ -89,7 +87,7 @@ def test_members_are_different_keys_and_part_of_the_context() -> None:
     assert "members" not in repr(plan)
 
 
-def test_lists_of_clients_are_bitmaps() -> None:
+def test_lists_of_clients_are_bitmaps():
     plan = SumPlan(11, 6, 1, b"r")
     for chosen in (set(), {1}, {8, 9, 11}, set(range(1, 12))):
         assert plan.from_bitmap(plan.bitmap(chosen)) == chosen
@@ -98,7 +96,7 @@ def test_lists_of_clients_are_bitmaps() -> None:
             plan.from_bitmap(bad)
 
 
-def test_a_thousand_clients_send_less_than_floats() -> None:
+def test_a_thousand_clients_send_less_than_floats():
     """Keys and shares do not grow with the model, and are most of a small one's bytes."""
     plan = SumPlan(1000, 950, 39_700, b"r", members=members(1000), terms=b"m")
     assert plan.uplink_size < 0.92 * 4 * 39_700

@@ -1,7 +1,5 @@
 """Masked sums: exact whoever leaves, refused below the threshold, never silently wrong."""
 
-from __future__ import annotations
-
 import pickle
 from itertools import combinations_with_replacement
 
@@ -23,41 +21,41 @@ from refusals import refuses
 
 @pytest.mark.parametrize(
     ("clients", "threshold", "active"),
-    [(2, 2, False), (3, 2, False), (4, 3, False), (3, 3, True), (4, 3, True)],
+    [
+        (2, 2, False),
+        (3, 2, False),
+        (4, 3, False),
+        (3, 3, True),
+        (4, 3, True),
+        pytest.param(10, 7, True, marks=pytest.mark.long),
+    ],
 )
-def test_exact_for_every_dropout_pattern_or_closed(
-    clients: int, threshold: int, active: bool
-) -> None:
+def test_exact_for_every_dropout_pattern_or_closed(clients, threshold, active):
     """Each client stays or leaves before a step: all patterns, up to the clients' order."""
     plan = plan_of(clients, threshold, active=active)
-    codes, people = (
-        codes_for(plan),
-        {i: identity(i) for i in range(1, clients + 1)} if active else None,
-    )
-    names = ["sharing", "masking", *(["confirming"] if active else []), "unmasking"]
+    codes = codes_for(plan)
+    people = {i: identity(i) for i in codes} if active else None
+    steps = ["sharing", "masking", *(["confirming"] if active else []), "unmasking"]
     done, closed, rng = 0, 0, np.random.default_rng(clients)
-    for unordered in combinations_with_replacement(range(len(names) + 1), clients):
-        pattern = rng.permutation(unordered).tolist()
-        gone = {
-            f"gone_before_{name}": [i + 1 for i, stage in enumerate(pattern) if stage == s]
-            for s, name in enumerate(names)
-        }
-        sent = [i + 1 for i, stage in enumerate(pattern) if stage >= 2]
-        if sum(stage == len(names) for stage in pattern) >= threshold:
+    for unordered in combinations_with_replacement(range(len(steps) + 1), clients):
+        stages = dict(enumerate(rng.permutation(unordered).tolist(), 1))
+        gone = {}
+        for place, step in enumerate(steps):
+            gone[f"gone_before_{step}"] = [i for i, stage in stages.items() if stage == place]
+        sent = tuple(i for i, stage in stages.items() if stage >= 2)
+        if list(stages.values()).count(len(steps)) >= threshold:
             found = simulate_secure_sum(plan, codes, identities=people, **gone)
-            assert found.clients == tuple(sent)
+            assert found.clients == sent
             assert (found.total == sum(codes[i] for i in sent)).all()
             done += 1
         else:
             with pytest.raises(ProtocolError, match="threshold"):
                 simulate_secure_sum(plan, codes, identities=people, **gone)
             closed += 1
-    print(f"dropout patterns, n = {clients}, t = {threshold}: {done} exact, {closed} closed")
-    assert done > 0
-    assert closed > 0
+    assert min(done, closed) > 0
 
 
-def test_twelve_clients_all_ones_fill_the_modulus() -> None:
+def test_twelve_clients_all_ones_fill_the_modulus():
     plan = plan_of(15, 9, active=False, dimension=40)  # the sum 15 is the largest of 4 bits
     codes = {i: np.ones(40, dtype=np.uint32) for i in range(1, 16)}
     assert (simulate_secure_sum(plan, codes).total == 15).all()
@@ -68,7 +66,7 @@ def test_twelve_clients_all_ones_fill_the_modulus() -> None:
 
 
 @pytest.mark.parametrize("active", [False, True])
-def test_a_client_gives_up_one_secret_of_each_and_answers_once(active: bool) -> None:
+def test_a_client_gives_up_one_secret_of_each_and_answers_once(active):
     room = Room(plan_of(4, 3, active=active))
     room.confirmed([1, 2, 3]) if active else room.masked([1, 2, 3])
     told = (room.proof, room.server.masked(1)) if active else ({}, {})
@@ -90,7 +88,7 @@ def test_a_client_gives_up_one_secret_of_each_and_answers_once(active: bool) -> 
         room.server.receive(1, b"")
 
 
-def test_nothing_secret_is_shown() -> None:
+def test_nothing_secret_is_shown():
     room = Room(plan_of(4, 3))
     kept = room.clients[1].to_bytes()
     assert repr(room.clients[1]) == "SumClient(1)"
@@ -103,84 +101,73 @@ def test_nothing_secret_is_shown() -> None:
 
 
 @pytest.mark.parametrize("active", [False, True])
-def test_a_client_that_is_put_away_between_steps_goes_on_where_it_was(active: bool) -> None:
+def test_a_client_that_is_put_away_between_steps_goes_on_where_it_was(active):
     plan = plan_of(4, 3, active=active)
     room = Room(plan)
 
-    def again() -> None:
-        people = {i: identity(i) if active else None for i in room.clients}
-        room.clients = {
-            i: SumClient.from_bytes(plan, one.to_bytes(), people[i])
-            for i, one in room.clients.items()
-        }
+    def woken(number, kept, of=plan):
+        return SumClient.from_bytes(of, kept, identity(number) if active else None)
+
+    def again():
+        kept = {i: one.to_bytes() for i, one in room.clients.items()}
+        room.clients = {i: woken(i, data) for i, data in kept.items()}
+        return kept
 
     room.dealt(again)
     with pytest.raises(ProtocolError, match="not the next"):
         room.clients[1].share(room.roster)
-    before = [room.clients[i].to_bytes() for i in room.clients]
+    before = again()
     for i in (1, 2, 3):
-        room.server.receive(i, room.clients[i].mask(room.codes[i], room.u1, room.inboxes[i]))
-    after = [room.clients[i].to_bytes() for i in (1, 2, 3)]
-    assert all(
-        len(kept) < len(old) - 64 for kept, old in zip(after, before, strict=False)
-    )  # the secrets are gone
-    again()
+        room.server.receive(i, room.mask(i))
+    after = again()
+    for i in (1, 2, 3):
+        assert len(after[i]) < len(before[i]) - 64  # the secrets are gone
     room.u2 = room.server.arrived()
     if active:
         room.confirm()
         again()
     found = room.finish(room.answers())
     assert (found.total == room.plain((1, 2, 3))).all()
-    who = identity(1) if active else None
-    for bad in (b"\0", after[0][:-1], after[0][:40], b"\xff" * 80):
+    for bad in (b"\0", after[1][:-1], after[1][:40], b"\xff" * 80):
         with pytest.raises(ProtocolError, match="leaves the sum"):
-            SumClient.from_bytes(plan, bad, who)
-    for other in (
-        plan_of(4, 3, active=active, name=b"next"),
-        plan_of(4, 4, active=active),
-    ):
+            woken(1, bad)
+    for other in (plan_of(4, 3, active=active, name=b"next"), plan_of(4, 4, active=active)):
         with pytest.raises(ProtocolError, match="plan"):
-            SumClient.from_bytes(other, after[0], who)
+            woken(1, after[1], other)
 
 
-def test_secrets_are_gone_with_the_vector() -> None:
+def test_secrets_are_gone_with_the_vector():
     room = Room(plan_of(3, 3)).dealt()
     client = room.clients[1]
     held = [client._sealing, *client._secrets.values()]
     copies = [bytes(part) for part in held]
-    room.server.receive(1, client.mask(room.codes[1], room.u1, room.inboxes[1]))
+    room.server.receive(1, room.mask(1))
     assert all(not any(part) for part in held)  # overwritten, not only let go
     assert all(copy not in client.to_bytes() for copy in copies)
 
 
-def test_a_false_share_names_its_holder_and_the_sum_is_right_or_none() -> None:
-    cases = 0
-    for answering in (4, 5):  # exactly t answers, or one more
-        for liar in range(1, 6):
-            room = Room(plan_of(5, 4)).confirmed()
-            answers = dict(list(room.answers().items())[:answering])
-            if liar not in answers:
-                continue
-            victim = liar % 5 + 1
-            seeds = dict(answers[liar].seeds)
-            seeds[victim] = bytes(16)
-            answers[liar] = Unmasking(answers[liar].pair_keys, seeds)
-            cases += 1
-            if answering == 5:
-                assert (room.finish(answers).total == room.plain(range(1, 6))).all()
-            else:
-                with pytest.raises(
-                    ProtocolError, match=f"client {liar}: .* share of client {victim}"
-                ):
-                    room.finish(answers)
-            assert room.server.liars == {
-                liar: f"it sent a share of client {victim}'s secret that it was not dealt"
-            }
-    print(f"false shares: {cases} cases")
+@pytest.mark.parametrize("liar", range(1, 6))
+@pytest.mark.parametrize("answering", [4, 5])  # exactly t answers, or one more
+def test_a_false_share_names_its_holder_and_the_sum_is_right_or_none(answering, liar):
+    room = Room(plan_of(5, 4)).confirmed()
+    answers = room.answers()
+    if answering == 4:
+        del answers[liar % 5 + 1]
+    victim = (liar + 1) % 5 + 1
+    seeds = {**answers[liar].seeds, victim: bytes(16)}
+    answers[liar] = Unmasking(answers[liar].pair_keys, seeds)
+    if answering == 5:
+        assert (room.finish(answers).total == room.plain(range(1, 6))).all()
+    else:
+        says = f"client {liar}: .* share of client {victim}"
+        with pytest.raises(ProtocolError, match=says):
+            room.finish(answers)
+    lie = f"it sent a share of client {victim}'s secret that it was not dealt"
+    assert room.server.liars == {liar: lie}
 
 
 @pytest.mark.parametrize("kind", ["seed", "key"])
-def test_a_dealer_that_shares_another_secret_is_named(kind: str) -> None:
+def test_a_dealer_that_shares_another_secret_is_named(kind):
     room = Room(plan_of(5, 4))
     liar, secret = room.clients[2], (b"seed" if kind == "seed" else b"pair")
     liar._secrets[secret][:] = bytes(15) + b"\1"  # after it has advertised
@@ -191,7 +178,7 @@ def test_a_dealer_that_shares_another_secret_is_named(kind: str) -> None:
     assert set(room.server.liars) == {2}
 
 
-def test_shares_that_are_not_those_committed_to_are_refused_by_their_holder() -> None:
+def test_shares_that_are_not_those_committed_to_are_refused_by_their_holder():
     room = Room(plan_of(4, 3)).dealt()
     good = room.inboxes[1][3]
     for place in (0, 47, 48, 79):  # the seal, and both commitments
@@ -204,13 +191,13 @@ def test_shares_that_are_not_those_committed_to_are_refused_by_their_holder() ->
     for inbox in ({2: room.inboxes[1][2]}, {**room.inboxes[1], 1: good}, {}):
         with pytest.raises(ProtocolError, match="exactly"):
             room.clients[1].mask(room.codes[1], room.u1, inbox)
-    room.server.receive(1, room.clients[1].mask(room.codes[1], room.u1, room.inboxes[1]))
+    room.server.receive(1, room.mask(1))
 
 
-def test_a_vector_that_is_not_masked_as_it_must_be_makes_no_sum() -> None:
+def test_a_vector_that_is_not_masked_as_it_must_be_makes_no_sum():
     room = Room(plan_of(4, 3)).dealt()
     for i in room.codes:
-        vector = room.clients[i].mask(room.codes[i], room.u1, room.inboxes[i])
+        vector = room.mask(i)
         if i == 2:
             values = room.plan.unpack(2, vector[: room.plan.payload_size])
             values = room.plan.reduce(values + np.arange(values.size, dtype=np.uint32))
@@ -222,7 +209,7 @@ def test_a_vector_that_is_not_masked_as_it_must_be_makes_no_sum() -> None:
         room.finish(room.answers())
 
 
-def test_advertisements_that_would_make_others_leave_are_refused_and_named() -> None:
+def test_advertisements_that_would_make_others_leave_are_refused_and_named():
     plan = plan_of(5, 4, active=False)
     server = SumServer(plan)
     published = {i: SumClient(plan, i).advertise() for i in range(1, 6)}
@@ -245,7 +232,7 @@ def test_advertisements_that_would_make_others_leave_are_refused_and_named() -> 
         server.take_shares(5, write_tables(plan, shares))
 
 
-def test_codes_out_of_range_are_refused_before_a_mask_is_made() -> None:
+def test_codes_out_of_range_are_refused_before_a_mask_is_made():
     room = Room(plan_of(3, 3)).dealt()
     for bad, name in (
         (np.full(DIMENSION, 2), "codes"),
@@ -255,4 +242,4 @@ def test_codes_out_of_range_are_refused_before_a_mask_is_made() -> None:
     ):
         with refuses(name):
             room.clients[1].mask(bad, room.u1, room.inboxes[1])
-    room.server.receive(1, room.clients[1].mask(room.codes[1], room.u1, room.inboxes[1]))
+    room.server.receive(1, room.mask(1))

@@ -1,16 +1,10 @@
 """Small problems and mechanisms for the tests of the federation."""
 
-from __future__ import annotations
-
-from typing import Any
-
 import numpy as np
 
 import quietbit
-from quietbit.federation.simulate.plan import SimulatedPlan
-from quietbit.federation.simulate.problem import LocalPlan, Score, Training
+from quietbit.federation.simulate.problem import Score
 from quietbit.mechanism.ball import Norm
-from quietbit.target import Unit
 from quietbit_lab.baseline.dithered import DitheredMVU
 from quietbit_lab.baseline.noise import Laplace, Sign
 from quietbit_lab.baseline.skellam import Skellam
@@ -19,7 +13,7 @@ from quietbit_lab.task.dataset import Dataset, Examples, Partition
 from quietbit_lab.task.linear import LinearSoftmax
 
 
-def small_dataset(features: int = 12, classes: int = 3, count: int = 90, seed: int = 0) -> Dataset:
+def small_dataset(features=12, classes=3, count=90, seed=0):
     """Three clusters that a linear model can tell apart."""
     rng = np.random.default_rng(seed)
     labels = rng.integers(0, classes, count)
@@ -34,14 +28,14 @@ def small_dataset(features: int = 12, classes: int = 3, count: int = 90, seed: i
     )
 
 
-def small_problem(samples: int = 1, **given: Any) -> LinearSoftmax:
+def small_problem(samples=1, **given):
     dataset = small_dataset(**given)
     count = dataset.train.count
     split = Partition.one_each(count) if samples == 1 else Partition.groups(count, samples, 0)
     return LinearSoftmax(dataset, split)
 
 
-def mechanisms(dimension: int, clip: float = 0.5) -> dict[str, Any]:
+def mechanisms(dimension, clip=0.5):
     """One of each kind; widths of one to sixteen bits and floats."""
     ball = quietbit.Ball(Norm.L2, dimension)
     taxi = quietbit.Ball(Norm.L1, dimension)
@@ -59,17 +53,12 @@ def mechanisms(dimension: int, clip: float = 0.5) -> dict[str, Any]:
     }
 
 
-def steps_for(mechanism: Any, unit: Unit = Unit.CLIENT, **given: Any) -> LocalPlan:
-    """What clients do before such a mechanism."""
-    return LocalPlan(mechanism.ball.norm, 1.0, unit, **given)
-
-
-def setting(**given: Any) -> Setting:
+def setting(**given):
     """Plan and training from one table of names; zero-out unless said."""
     return Setting.from_json({"adjacency": "zero-out", **given})
 
 
-def chosen(**given: Any) -> tuple[SimulatedPlan, Training]:
+def chosen(**given):
     """The two parts of a setting."""
     found = setting(**given)
     return found.plan, found.training
@@ -82,14 +71,14 @@ class Flat:
 
     name, dimension = "flat", 8
 
-    def __init__(self, nodes: int) -> None:
+    def __init__(self, nodes):
         self.sizes = np.ones(nodes, dtype=np.int64)
 
-    def initial(self, seed: int) -> Any:
+    def initial(self, seed):
         return np.zeros(self.dimension, dtype=np.float32)
 
-    def updates(self, parameters: Any, clients: Any, plan: Any, out: Any) -> None:
+    def updates(self, parameters, clients, plan, out):
         out[:] = 0.3 * np.clip(parameters - 1.0, -1, 1)
 
-    def evaluate(self, parameters: Any) -> Score:
+    def evaluate(self, parameters):
         return Score(0.0, float(np.square(parameters - 1).mean()))

@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
 from federation.simulate.makers import small_problem
 from plans import flat_plan
-from quietbit.federation.messages import Reply
-from quietbit.federation.part import Closed, Part
+from quietbit.federation.part import Part
 from quietbit.federation.simulate import Training, simulate
 
-GIVEN: dict[str, Any] = {
+GIVEN = {
     "clip": 1.0,
     "adjacency": "zero-out",
     "cohort": 20,
     "rng": "seeded",
     "seed": 3,
 }
-REPLAYED: dict[str, Any] = {"design_epsilon": 2.0, "coordinates": 8, "replay": True}
+REPLAYED = {"design_epsilon": 2.0, "coordinates": 8, "replay": True}
 TRAINING = Training(lr=0.1, rounds=4)
 
 
@@ -28,11 +27,11 @@ class Sizes(Part):
 
     section: ClassVar[str] = "sizes"
 
-    def __init__(self) -> None:
+    def __init__(self):
         self.down = 0
         self.up = 0
 
-    def close(self, closed: Closed) -> dict[str, Any]:
+    def close(self, closed):
         for member in (closed, *closed.side_rounds):
             self.down += member.report.downlink
             self.up += member.report.uplink
@@ -42,11 +41,11 @@ class Sizes(Part):
 class Half(Part):
     """Counts the clients with even numbers alone, but for a trace."""
 
-    def weight(self, scope: Any, reply: Reply) -> float:
+    def weight(self, scope, reply):
         return 1.0 if int(reply.node) % 2 == 0 else 2.0**-40
 
 
-def test_parts_see_the_bytes_that_clients_replay() -> None:
+def test_parts_see_the_bytes_that_clients_replay():
     sizes = Sizes()
     run = simulate(small_problem(), flat_plan("vmvu", **GIVEN, **REPLAYED), TRAINING, parts=[sizes])
     assert run.status == "finished"
@@ -54,15 +53,7 @@ def test_parts_see_the_bytes_that_clients_replay() -> None:
     assert sizes.up == run.uplink_bytes
 
 
-def test_parts_see_that_scouts_send_less() -> None:
-    sizes = Sizes()
-    plan = flat_plan("gaussian", epsilon=50.0, every=4, **GIVEN)
-    run = simulate(small_problem(), plan, TRAINING, parts=[sizes])
-    assert run.status == "finished"
-    assert sizes.up == run.uplink_bytes < 4 * 20 * run.bytes_per_client
-
-
-def test_parts_weight_releases() -> None:
+def test_parts_weight_releases():
     plan = flat_plan("gaussian", noise_multiplier=2.0, **GIVEN)
     plain = simulate(small_problem(), plan, TRAINING, parts=[Part()])
     weighted = simulate(small_problem(), plan, TRAINING, parts=[Half()])
