@@ -6,6 +6,7 @@ Every message is serialised and read again on its way, as NVFlare does.
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import json
 import time
@@ -22,6 +23,7 @@ from nvflare.apis.executor import Executor
 from nvflare.apis.filter import FilterChainType, FilterContextKey
 from nvflare.apis.fl_constant import FilterKey, FLContextKey, ReservedKey, ReservedTopic, ReturnCode
 from nvflare.apis.fl_context import FLContext, FLContextManager
+from nvflare.apis.fl_exception import UnsafeJobError
 from nvflare.apis.shareable import ReservedHeaderKey, Shareable, make_reply
 from nvflare.apis.utils.decomposers import flare_decomposers
 from nvflare.apis.utils.fl_context_utils import gen_new_peer_ctx
@@ -74,6 +76,13 @@ FAILED: list[object] = []  # the interfaces of scripts that did not come back
 CELLS = itertools.count()  # NVFlare knows every cell of a process by its name
 SHAPES = {"weight": (5, 7), "bias": (7,)}
 DIMENSION = 42
+SECRET = 12345.6789  # what must never leave, as a number and as a word
+SECRETS = (
+    np.float32(SECRET).tobytes(),
+    np.float64(SECRET).tobytes(),
+    np.float64(SECRET).tobytes()[::-1],
+    b"SECRET",
+)
 
 
 def weights(seed: int = 0) -> dict[str, np.ndarray]:
@@ -89,6 +98,12 @@ def flat(arrays):
 def carried(message):
     """The same message after its way over the wire."""
     return fobs.loads(fobs.dumps(message))
+
+
+def secrets_in(message) -> list[bytes]:
+    """The secrets that a message holds as NVFlare sends it."""
+    sent = fobs.dumps(message)
+    return [secret for secret in SECRETS if secret in sent]
 
 
 class App(Executor):
@@ -116,6 +131,78 @@ def trained(step=0.01, kind=DataKind.WEIGHTS, **meta):
         ).to_shareable()
 
     return answer
+
+
+def says(make):
+    """An app that answers with what a function makes."""
+    return lambda task_name, shareable, fl_ctx: make()
+
+
+def fails(error):
+    """An app that raises."""
+
+    def answer(task_name, shareable, fl_ctx):
+        raise error
+
+    return answer
+
+
+def raw(kind=DataKind.WEIGHTS, value=SECRET, **shapes):
+    """Weights as they are."""
+    arrays = {name: np.full(shape, value, np.float32) for name, shape in (shapes or SHAPES).items()}
+    return DXO(kind, data=arrays).to_shareable()
+
+
+def marked(found, code=ReturnCode.OK):
+    """The same with secrets around its data."""
+    found.set_header("SECRET", SECRET)
+    found.set_return_code(code)
+    found["SECRET"] = raw()["DXO"]
+    return found
+
+
+def in_place(task_name, shareable, fl_ctx):
+    """An app that writes into what came, and answers with that."""
+    shareable.add_cookie("SECRET", SECRET)
+    for array in shareable["DXO"]["data"].values():
+        array[...] = SECRET
+    return shareable
+
+
+# Whatever an app may answer with; of what failed, zero is released.
+LEARNT = {
+    "weights": says(raw),
+    "difference": says(lambda: raw(DataKind.WEIGHT_DIFF)),
+    "in place": in_place,
+    "meta": trained(
+        1.0, NUM_STEPS_CURRENT_ROUND=SECRET, SECRET=SECRET, initial_metrics={"loss": SECRET}
+    ),
+    "headers": says(lambda: marked(raw())),
+}
+FAILED = {
+    "metrics": says(lambda: DXO(DataKind.METRICS, data={"SECRET": SECRET}).to_shareable()),
+    "collection": says(lambda: DXO(DataKind.COLLECTION, data={"a": raw()}).to_shareable()),
+    "words": says(lambda: DXO(DataKind.APP_DEFINED, data="SECRET").to_shareable()),
+    "no content": says(Shareable),
+    "no kind": says(lambda: Shareable({"SECRET": SECRET})),
+    "not ok": says(lambda: marked(raw(), ReturnCode.EXECUTION_EXCEPTION)),
+    "an odd code": says(lambda: marked(raw(), "SECRET")),
+    "other shapes": says(lambda: raw(weight=3, bias=3)),
+    "other names": says(lambda: raw(weight=(5, 7), SECRET=7)),
+    "NaN": says(lambda: raw(value=np.nan)),
+    "infinity": says(lambda: raw(value=np.inf)),
+    "text": says(
+        lambda: DXO(DataKind.WEIGHTS, data={"weight": "SECRET", "bias": SECRET}).to_shareable()
+    ),
+    "none": says(lambda: None),
+    "a dict": says(lambda: {"SECRET": SECRET}),
+    "value error": fails(ValueError(f"SECRET {SECRET}")),
+    "unsafe job": fails(UnsafeJobError("SECRET")),
+    "exit": fails(SystemExit("SECRET")),
+    "cancelled": fails(asyncio.CancelledError("SECRET")),
+    "panic": fails(type("PanicException", (BaseException,), {})("SECRET")),
+    "interrupt": fails(KeyboardInterrupt("SECRET")),
+}
 
 
 class SiteEngine(ClientRunManager):

@@ -3,7 +3,6 @@ budget that is used up declines.
 """
 
 import csv
-import errno
 import shutil
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -20,9 +19,24 @@ from nvflare.apis.shareable import ReservedHeaderKey, make_reply
 from nvflare.apis.utils.analytix_utils import create_analytic_dxo, send_analytic_dxo
 from nvflare.apis.workspace import Workspace
 from nvflare.app_common.widgets.convert_to_fed_event import ConvertToFedEvent
-from nvflare.fuel.utils import fobs
 
-from engines.nvflare.kit import DIMENSION, JOB, App, Site, owned, trained, weights
+from engines.nvflare.kit import (
+    DIMENSION,
+    FAILED,
+    JOB,
+    LEARNT,
+    SECRET,
+    Site,
+    content,
+    flat,
+    marked,
+    owned,
+    raw,
+    says,
+    secrets_in,
+    trained,
+    weights,
+)
 from federation.node.makers import books, write_policy
 from quietbit.errors import InvalidParameter
 from quietbit.federation.plan import Plan
@@ -34,27 +48,16 @@ from quietbit.nvflare import LocalPrivacy
 
 LINE = {"epsilon": 4.0, "clip": 1.0, "releases": 3, "adjacency": "zero-out"}
 NEARLY_EXACT = LINE | {"epsilon": 1e9, "releases": 10}
-SECRET = 12345.6789
-MARKS = (
-    np.float32(SECRET).tobytes(),
-    np.float64(SECRET).tobytes(),
-    np.float64(SECRET).tobytes()[::-1],
-    b"SECRET",
-)
+KINDS = (DataKind.WEIGHTS, DataKind.WEIGHT_DIFF)
+loud = says(lambda: marked(raw()))
 
 
 def site(app, folder, line=LINE, **options):
-    made = Site(
-        app,
-        filters=(None, LocalPrivacy(**line)),
-        simulated=False,
-        started=False,
-        **options,
-    )
-    for place in ("local", "startup"):
+    filters = (None, LocalPrivacy(**line))
+    made = Site(app, filters=filters, simulated=False, started=False, **options)
+    for place in ("local", "startup", JOB):
         (folder / place).mkdir(exist_ok=True)
     made.engine.workspace = Workspace(str(folder), "site-1")
-    (folder / JOB).mkdir(exist_ok=True)
     made.starts()
     return made
 
@@ -63,154 +66,87 @@ def task(arrays=None, name="train", number="1"):
     made = DXO(DataKind.WEIGHTS, data=weights() if arrays is None else arrays).to_shareable()
     made.set_header(ReservedHeaderKey.TASK_NAME, name)
     made.set_header(ReservedHeaderKey.TASK_ID, number)
+    made.add_cookie("server", "own")
     return made
 
 
-def content(result):
-    return {key: value for key, value in result.items() if key != ReservedHeaderKey.HEADERS}
+def moved(made, **given):
+    """What a task comes to: *trained minus received*, as one vector."""
+    return flat(from_shareable(made.does(task(**given))).data) - flat(weights())
 
 
-@pytest.mark.parametrize("kind", [DataKind.WEIGHTS, DataKind.WEIGHT_DIFF])
-def test_in_and_out_are_of_one_kind_and_nearly_exact_under_a_huge_budget(tmp_path, kind):
-    result = from_shareable(site(trained(0.01, kind), tmp_path, NEARLY_EXACT).does(task()))
-    assert result.data_kind == kind
-    for name, came in weights().items():
-        base = came if kind == DataKind.WEIGHTS else 0 * came
-        assert result.data[name].dtype == came.dtype
-        np.testing.assert_allclose(result.data[name], base + 0.01, atol=2e-3)
+def noted(folder):
+    """The numbers of the releases in the workspace's ledger."""
+    home = folder / "quietbit"
+    return [entry.round for entry in FileLedger(home / "ledger", home / "counter").read().noted]
 
 
-def test_what_leaves_is_clipped_and_noisy(tmp_path):
-    """The noise of a coordinate has the deviation of the mechanism, and an update 1,000 times too
-    long moves the mean of many by its direction at the clip.
-    """
-    line = LINE | {"epsilon": 100.0, "releases": 100}
-    far = site(trained(1000.0, DataKind.WEIGHT_DIFF), tmp_path, line)
-    rows = []
-    for number in range(100):
-        data = from_shareable(far.does(task(number=str(number)))).data
-        rows.append(np.concatenate([part.ravel() for part in data.values()]))
-    rows = np.array(rows)
-    deviation = (rows - rows.mean()).std()
-    sigma = Plan("gaussian", **line).mechanism_for(DIMENSION).noise_multiplier
-    assert deviation == pytest.approx(sigma, rel=6 / (2 * 100 * DIMENSION) ** 0.5)
-    # each entry is 1 / sqrt(42) of the clip; the mean of all entries errs by sigma / sqrt(4,200)
-    expected = DIMENSION**-0.5
-    assert rows.mean() == pytest.approx(expected, abs=6 * sigma / (100 * DIMENSION) ** 0.5)
+def table(folder):
+    """The rows that the line has written beside the job."""
+    with open(folder / JOB / "quietbit-epsilon.csv", encoding="utf-8") as file:
+        return list(csv.DictReader(file))
 
 
-def test_a_model_that_is_trained_in_place_does_not_leave(tmp_path):
-    def app(name, shareable, fl_ctx):
-        for array in shareable["DXO"]["data"].values():
-            array[...] = SECRET
-        return shareable
-
-    result = site(app, tmp_path).does(task())
-    assert np.abs(from_shareable(result).data["bias"]).max() < SECRET / 10
-    assert not any(mark in fobs.dumps(result) for mark in MARKS)
-
-
-def test_counters_and_statistics_go_back_as_they_came(tmp_path):
-    arrays = weights() | {
+@pytest.mark.filterwarnings("ignore:overflow")
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_in_and_out_are_of_one_kind_type_and_shape(tmp_path, dtype, kind):
+    """Nearly exact under a huge budget; counters and statistics go back as they came."""
+    arrays = {
+        "matrix": np.zeros((3, 4), dtype).T,
+        "backwards": np.arange(5, dtype=dtype)[::-1],
+        "number": np.array(2.0, dtype),
+        "empty": np.zeros((0, 3), dtype),
         "bn.num_batches_tracked": np.array(7),
-        "bn.running_mean": np.full(7, 0.5, np.float32),
+        "bn.running_mean": np.full(7, 0.5, dtype),
     }
-
-    def app(name, shareable, fl_ctx):
-        data = {key: value + np.array(3, value.dtype) for key, value in arrays.items()}
-        return DXO(DataKind.WEIGHTS, data=data).to_shareable()
-
-    data = from_shareable(site(app, tmp_path).does(task(arrays))).data
-    assert data["bn.num_batches_tracked"] == 7
-    assert (data["bn.running_mean"] == 0.5).all()
-    assert list(data) == list(arrays)
-
-
-def loud(name, shareable, fl_ctx):
-    result = DXO(
-        DataKind.WEIGHTS,
-        data={key: np.full_like(value, SECRET) for key, value in weights().items()},
-        meta={"initial_metrics": {"SECRET": SECRET}, "NUM_STEPS_CURRENT_ROUND": SECRET},
-    ).to_shareable()
-    result.set_header("SECRET", SECRET)
-    result["SECRET"] = SECRET
-    return result
+    made = site(trained(0.125, kind), tmp_path, NEARLY_EXACT)
+    result = from_shareable(made.does(task(arrays)))
+    assert (result.data_kind, list(result.data)) == (kind, list(arrays))
+    for name, came in arrays.items():
+        step = 0.0 if name.startswith("bn") else 0.125
+        base = came if kind == DataKind.WEIGHTS else 0 * came
+        assert (result.data[name].dtype, result.data[name].shape) == (came.dtype, came.shape)
+        np.testing.assert_allclose(result.data[name], base + step, atol=5e-3 * (step > 0))
 
 
-def crash(name, shareable, fl_ctx):
-    raise ValueError(f"SECRET {SECRET}")
+def test_what_leaves_is_clipped(tmp_path):
+    made = site(trained(1000.0), tmp_path, NEARLY_EXACT)
+    assert np.linalg.norm(moved(made)) == pytest.approx(1.0, abs=0.01)
 
 
-def other_kind(name, shareable, fl_ctx):
-    return DXO(DataKind.METRICS, data={"SECRET": SECRET}).to_shareable()
+def test_what_leaves_has_the_noise_of_the_mechanism(tmp_path):
+    line = LINE | {"epsilon": 50.0, "releases": 30}
+    made = site(trained(0.0, DataKind.WEIGHT_DIFF), tmp_path, line)
+    rows = [flat(from_shareable(made.does(task())).data) for _ in range(30)]
+    sigma = Plan("gaussian", **line).mechanism_for(DIMENSION).noise_multiplier
+    # The deviation of n normals errs by a share of 1 / sqrt(2 n); six of these, below 1e-8.
+    assert np.std(rows) == pytest.approx(sigma, rel=6 / (2 * 30 * DIMENSION) ** 0.5)
 
 
-def not_ok(name, shareable, fl_ctx):
-    result = loud(name, shareable, fl_ctx)
-    result.set_return_code("SECRET")
-    return result
-
-
-def not_finite(name, shareable, fl_ctx):
-    data = {key: np.full_like(value, np.nan) for key, value in weights().items()}
-    return DXO(DataKind.WEIGHTS, data=data).to_shareable()
-
-
-def infinite(name, shareable, fl_ctx):
-    data = {key: np.full(value.shape, 1e308) * 10 for key, value in weights().items()}
-    return DXO(DataKind.WEIGHTS, data=data).to_shareable()
-
-
-def leaves_python(name, shareable, fl_ctx):
-    raise SystemExit("SECRET")
-
-
-def other_shapes(name, shareable, fl_ctx):
-    return DXO(DataKind.WEIGHTS, data={"weight": np.full(3, SECRET, np.float32)}).to_shareable()
-
-
-@pytest.mark.parametrize(
-    "app",
-    [
-        loud,
-        crash,
-        other_kind,
-        not_ok,
-        not_finite,
-        infinite,
-        leaves_python,
-        other_shapes,
-        lambda *_: None,
-    ],
-)
-def test_nothing_else_leaves(tmp_path, app):
+@pytest.mark.parametrize("name", LEARNT | FAILED)
+def test_whatever_the_app_answers_nothing_else_leaves(tmp_path, name):
     """Neither a header, a metric, a text nor the raw arrays; an app that fails releases zero."""
-    calls = []
-
-    def answer(*given):
-        calls.append(given)
-        return trained(0.0)(*given) if len(calls) == 1 else app(*given)
-
-    made = site(answer, tmp_path)
+    answers = [trained(0.0), (LEARNT | FAILED)[name]]
+    made = site(lambda *given: answers.pop(0)(*given), tmp_path, NEARLY_EXACT)
     made.does(task())
-    result = made.does(task(number="2"))
+    # As in swarm learning, where apps are not called in the main thread: nobody pressed Ctrl-C.
+    with ThreadPoolExecutor(1) as pool:
+        result = pool.submit(made.does, task(number="2")).result()
     assert set(content(result)) == {"DXO"}
-    assert not any(mark in fobs.dumps(content(result)) for mark in MARKS)
-    assert "SECRET" not in str(result)
+    assert result.get_cookie_jar() == {"server": "own"}
+    assert not secrets_in(result)
     dxo = from_shareable(result)
-    assert dxo.data_kind == DataKind.WEIGHTS
-    assert dxo.meta == {}
-    assert np.abs(dxo.data["bias"] - weights()["bias"]).max() < 100
+    assert (dxo.data_kind, dxo.meta) == (DataKind.WEIGHTS, {})
+    length = np.linalg.norm(flat(dxo.data) - flat(weights()))
+    assert length == pytest.approx(0.0 if name in FAILED else 1.0, abs=0.01)
 
 
 def test_a_task_that_is_not_listed_lets_no_data_out(tmp_path):
-    made = site(loud, tmp_path)
-    for name in ("submit_model", "validate"):
-        result = made.does(task(name=name))
-        assert not content(result)
-        assert result.get_return_code() == ReturnCode.TASK_RESULT_FILTER_ERROR
-        assert "SECRET" not in str(result)
-
+    result = site(loud, tmp_path).does(task(name="validate"))
+    assert not content(result)
+    assert result.get_return_code() == ReturnCode.TASK_RESULT_FILTER_ERROR
+    assert "SECRET" not in str(result)
     quiet = site(lambda *_: make_reply(ReturnCode.OK), tmp_path)
     assert quiet.does(task(name="configure")).get_return_code() == ReturnCode.OK
 
@@ -219,20 +155,18 @@ def test_a_budget_that_is_used_up_declines_and_survives_a_restart(tmp_path):
     first = site(trained(0.01), tmp_path)
     for number in range(2):
         assert content(first.does(task(number=str(number))))
-    app = App(trained(0.01))
-    again = site(app, tmp_path)
+    again = site(trained(0.01), tmp_path)
     assert content(again.does(task(number="3")))
     result = again.does(task(number="4"))
     assert not content(result)
     assert result.get_return_code() == ReturnCode.EXECUTION_EXCEPTION
-    assert app.calls == 1, "the app is not asked where nothing is released"
-    with open(tmp_path / JOB / "quietbit-epsilon.csv", encoding="utf-8") as file:
-        rows = list(csv.DictReader(file))
+    assert again.app.calls == 1, "the app is not asked where nothing is released"
+    rows = table(tmp_path)
     assert [row["release"] for row in rows] == ["1", "2", "3"]
     assert 3.9 < float(rows[-1]["epsilon"]) <= 4.0
 
 
-@pytest.mark.parametrize("kind", [DataKind.WEIGHTS, DataKind.WEIGHT_DIFF])
+@pytest.mark.parametrize("kind", KINDS)
 def test_a_site_may_decline_with_a_zero_difference(tmp_path, kind):
     made = site(trained(0.01, kind), tmp_path, LINE | {"releases": 1, "spent": "zero"})
     made.does(task())
@@ -242,8 +176,7 @@ def test_a_site_may_decline_with_a_zero_difference(tmp_path, kind):
 
 
 def test_an_owners_policy_stands_above_the_line(tmp_path):
-    rules = {"mechanisms": ("gaussian",), "largest_clip": 0.5, "response_seconds": 0.0}
-    owner = owned(tmp_path, **rules)
+    owner = owned(tmp_path, mechanisms=("gaussian",), largest_clip=0.5)
     made = site(trained(0.01), tmp_path, properties=owner)
     assert not content(made.does(task())), "the clip is above the owner's"
     allowed = site(trained(0.01), tmp_path, LINE | {"clip": 0.5}, properties=owner)
@@ -252,54 +185,39 @@ def test_an_owners_policy_stands_above_the_line(tmp_path):
 
 
 def test_a_gatekeeper_notes_and_counts_for_the_line(tmp_path):
-    rules = {"epsilon": 100.0, "mechanisms": ("gaussian",), "response_seconds": 0.0}
-    policy = Policy.load(write_policy(tmp_path, **rules))
+    policy = Policy.load(write_policy(tmp_path, epsilon=100.0, mechanisms=("gaussian",)))
     local = LocalGate(policy, FileLedger(policy.ledger, policy.counter), {})
     keeper = Gatekeeper(local, tmp_path / "gate")
     thread = threading.Thread(target=keeper.serve)
     thread.start()
+    owner = {"quietbit.gatekeeper": str(tmp_path / "gate")}
     try:
-        owner = {"quietbit.gatekeeper": str(tmp_path / "gate")}
         made = site(trained(0.01), tmp_path, properties=owner)
-        for number in range(3):
-            assert content(made.does(task(number=str(number))))
-        assert not content(made.does(task(number="4")))
+        left = [bool(content(made.does(task()))) for _ in range(4)]
     finally:
         keeper.stop()
         thread.join()
-    noted = [(release.round, release.run) for release in books(tmp_path).noted]
-    assert [number for number, _ in noted] == [1, 2, 3]
-    with open(tmp_path / JOB / "quietbit-epsilon.csv", encoding="utf-8") as file:
-        spent = [float(row["epsilon"]) for row in csv.DictReader(file)]
-    assert spent == sorted(spent)
-    assert 3.9 < spent[-1] <= 4.0
+    assert left == [True, True, True, False]
+    assert [release.round for release in books(tmp_path).noted] == [1, 2, 3]
+    assert 3.9 < float(table(tmp_path)[-1]["epsilon"]) <= 4.0
 
 
 @pytest.mark.parametrize(
-    ("field", "values"),
-    [
-        ("epsilon", {"epsilon": -1.0}),
-        ("epsilon", {"epsilon": float("nan")}),
-        ("clip", {"clip": 0.0}),
-        ("releases", {"releases": 0}),
-        ("adjacency", {"adjacency": "none"}),
-        ("spent", {"spent": "crash"}),
-        ("mechanism", {"mechanism": "none"}),
-        ("delta", {"delta": 2.0}),
-    ],
+    ("field", "value"),
+    [("epsilon", -1.0), ("clip", 0.0), ("releases", 0), ("spent", "crash"), ("delta", 2.0)],
 )
-def test_numbers_that_make_no_plan_are_refused(field, values):
-    with pytest.raises((InvalidParameter, ValueError)) as caught:
-        LocalPrivacy(**(LINE | values))
+def test_numbers_that_make_no_plan_are_refused(field, value):
+    with pytest.raises(InvalidParameter) as caught:
+        LocalPrivacy(**LINE | {field: value})
     assert field in str(caught.value)
 
 
-@pytest.mark.parametrize("tasks", [("*",), ("learn*",)])
-def test_names_of_tasks_are_exact_and_a_pattern_ends_the_run(tmp_path, tasks):
+@pytest.mark.parametrize("name", ["*", "learn*"])
+def test_names_of_tasks_are_exact_and_a_pattern_ends_the_run(tmp_path, name):
     """NVFlare reads no pattern in the tasks of filters: such a chain would never be asked."""
-    made = site(loud, tmp_path, tasks=tasks)
-    for name in ("train", "*"):
-        assert not content(made.does(task(name=name)))
+    made = site(loud, tmp_path, tasks=(name,))
+    assert not content(made.does(task()))
+    assert not content(made.does(task(name="*")))
 
 
 def test_a_second_line_in_one_job_ends_the_run(tmp_path, caplog):
@@ -307,105 +225,63 @@ def test_a_second_line_in_one_job_ends_the_run(tmp_path, caplog):
     made.engine.add_handler(LocalPrivacy(**LINE))
     made.starts()
     assert "must be one for all tasks of a job" in caplog.text
-    assert not any(mark in fobs.dumps(content(made.does(task()))) for mark in MARKS)
+    assert not secrets_in(made.does(task()))
 
 
-def noted(folder):
-    """The numbers of the releases in the workspace's ledger."""
-    home = folder / "quietbit"
-    return [entry.round for entry in FileLedger(home / "ledger", home / "counter").read().noted]
-
-
-@pytest.mark.filterwarnings("ignore:overflow")
-@pytest.mark.parametrize("kind", ["float16", "float32", "float64"])
-@pytest.mark.parametrize("answer", [DataKind.WEIGHTS, DataKind.WEIGHT_DIFF])
-def test_every_type_and_shape_goes_out_as_it_came(tmp_path, kind, answer):
-    arrays = {
-        "matrix": np.zeros((3, 4), kind).T,
-        "backwards": np.arange(5, dtype=kind)[::-1],
-        "number": np.array(2.0, kind),
-        "empty": np.zeros((0, 3), kind),
-    }
-
-    def app(name, shareable, fl_ctx):
-        data = shareable["DXO"]["data"]
-        base = {key: a if answer == DataKind.WEIGHTS else 0 * a for key, a in data.items()}
-        data = {key: value + value.dtype.type(0.125) for key, value in base.items()}
-        return DXO(answer, data=data).to_shareable()
-
-    data = from_shareable(site(app, tmp_path, NEARLY_EXACT).does(task(arrays))).data
-    for name, came in arrays.items():
-        base = came if answer == DataKind.WEIGHTS else 0 * came
-        assert (data[name].dtype, data[name].shape) == (came.dtype, came.shape)
-        np.testing.assert_allclose(data[name], base + 0.125, atol=5e-3)
-
-
-def test_tensors_go_out_as_tensors_and_bfloat16_is_declined_before_anything_is_noted(tmp_path):
+def test_tensors_go_out_as_tensors(tmp_path):
     torch = pytest.importorskip("torch", reason="needs quietbit-lab")
     arrays = {"weight": torch.zeros(4, 3), "bias": torch.ones(4)}
 
     def app(name, shareable, fl_ctx):
-        data = {
-            key: (value + 0.125).requires_grad_() for key, value in shareable["DXO"]["data"].items()
-        }
+        came = shareable["DXO"]["data"]
+        data = {key: (value + 0.125).requires_grad_() for key, value in came.items()}
         return DXO(DataKind.WEIGHTS, data=data).to_shareable()
 
-    made = site(app, tmp_path, NEARLY_EXACT)
-    data = from_shareable(made.does(task(arrays))).data
+    data = from_shareable(site(app, tmp_path, NEARLY_EXACT).does(task(arrays))).data
     for name, came in arrays.items():
         assert not data[name].requires_grad
         torch.testing.assert_close(data[name], came + 0.125, atol=5e-3, rtol=0.0)
-    half = {name: value.bfloat16() for name, value in arrays.items()}
-    assert not content(made.does(task(half, number="2")))
-    assert noted(tmp_path) == [1]
 
 
-def test_a_model_that_is_not_finite_is_declined_before_anything_is_noted(tmp_path):
-    app = App(trained(0.01))
-    made = site(app, tmp_path)
-    arrays = weights()
-    arrays["bias"][0] = np.nan
-    assert not content(made.does(task(arrays)))
-    assert app.calls == 0
+def half(arrays):
+    """Tensors of a type that numpy has not."""
+    torch = pytest.importorskip("torch", reason="needs quietbit-lab")
+    return {name: torch.from_numpy(value).bfloat16() for name, value in arrays.items()}
+
+
+MODELS = {
+    "not finite": lambda arrays: arrays | {"bias": np.full(7, np.nan)},
+    "half": half,
+    "nothing to learn": lambda arrays: {"count": np.array(7)},
+    "words": lambda arrays: {"weight": "words"},
+}
+
+
+@pytest.mark.parametrize("model", MODELS.values(), ids=MODELS)
+def test_a_model_that_cannot_be_learnt_is_declined_before_anything_is_noted(tmp_path, model):
+    made = site(trained(0.01), tmp_path)
+    assert not content(made.does(task(model(weights()))))
+    assert made.app.calls == 0
     assert noted(tmp_path) == []
 
 
 def test_an_app_that_changes_its_mind_about_the_kind_answers_in_the_first_one(tmp_path):
-    kinds = iter([DataKind.WEIGHTS, DataKind.WEIGHT_DIFF])
-
-    def app(*given):
-        return trained(0.01, next(kinds))(*given)
-
-    made = site(app, tmp_path, NEARLY_EXACT)
-    for number in ("1", "2"):
-        result = from_shareable(made.does(task(number=number)))
-        assert result.data_kind == DataKind.WEIGHTS
-        np.testing.assert_allclose(result.data["bias"], weights()["bias"] + 0.01, atol=2e-3)
+    kinds = list(KINDS)
+    made = site(lambda *given: trained(0.01, kinds.pop(0))(*given), tmp_path, NEARLY_EXACT)
+    for _ in range(2):
+        np.testing.assert_allclose(moved(made), 0.01, atol=2e-3)
 
 
 def test_filters_and_executors_that_are_changed_in_the_run_let_nothing_out(tmp_path):
     """Chains that are emptied and executors that are copied: the line stands around each call."""
     made = site(loud, tmp_path)
     made.runner.task_result_filters.clear()
-    results = [made.does(task())]
-    table = made.runner.task_router.task_table
-    for name, executor in list(table.items()):
-        table[name] = deepcopy(executor)
-    results.append(made.does(task(number="2")))
-    sent = [fobs.dumps(content(result)) for result in results]
-    assert not any(mark in text for mark in MARKS for text in sent)
+    assert not secrets_in(made.does(task()))
+    executors = made.runner.task_router.task_table
+    for name, executor in list(executors.items()):
+        executors[name] = deepcopy(executor)
+    assert not secrets_in(made.does(task(number="2")))
     assert noted(tmp_path) == [1, 2]
-
-
-def test_cookies_of_an_app_do_not_leave(tmp_path):
-    def app(name, shareable, fl_ctx):
-        shareable.add_cookie("app", f"SECRET {SECRET}")
-        return trained(0.01)(name, shareable, fl_ctx)
-
-    given = task()
-    given.add_cookie("server", "own")
-    result = site(app, tmp_path).does(given)
-    assert result.get_cookie_jar() == {"server": "own"}
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -429,8 +305,7 @@ def test_of_all_streamed_metrics_only_the_epsilon_leaves(tmp_path, stream):
 
 def test_a_task_that_is_sent_twice_is_two_releases(tmp_path):
     made = site(trained(0.01), tmp_path)
-    first, second = (from_shareable(made.does(task())).data["bias"] for _ in range(2))
-    assert (first != second).all()
+    assert (moved(made) != moved(made)).all()
     assert noted(tmp_path) == [1, 2]
 
 
@@ -451,25 +326,18 @@ def test_jobs_that_begin_at_once_share_one_ledger_and_no_number(tmp_path, monkey
     assert noted(tmp_path) == list(range(1, count + 1))
 
 
-@pytest.mark.parametrize("fault", ["gone", "one gone", "older", "another"])
-def test_a_ledger_that_disappears_or_is_replaced_in_mid_run_declines(tmp_path, fault):
-    app = App(trained(0.01))
-    made = site(app, tmp_path)
+@pytest.mark.parametrize("fault", ["gone", "older"])
+def test_a_ledger_that_disappears_or_goes_back_in_mid_run_declines(tmp_path, fault):
+    made = site(trained(0.01), tmp_path)
     home = tmp_path / "quietbit"
     assert content(made.does(task()))
     shutil.copytree(home, tmp_path / "older")
     assert content(made.does(task(number="2")))
-    if fault == "one gone":
-        (home / "counter").unlink()
-    else:
-        shutil.rmtree(home)
+    shutil.rmtree(home)
     if fault == "older":
         shutil.copytree(tmp_path / "older", home)
-    if fault == "another":
-        home.mkdir(mode=0o700)
-        FileLedger.create(home / "ledger", home / "counter")
     assert not content(made.does(task(number="3")))
-    assert app.calls == 2
+    assert made.app.calls == 2
 
 
 def test_a_ledger_without_its_files_is_not_made_again(tmp_path):
@@ -480,33 +348,10 @@ def test_a_ledger_without_its_files_is_not_made_again(tmp_path):
     assert not content(site(trained(0.01), tmp_path).does(task(number="2")))
 
 
-def test_a_full_disk_declines_before_the_app_and_costs_no_release_after_it(tmp_path, monkeypatch):
-    app = App(trained(0.01))
-    made = site(app, tmp_path)
-    shutil.rmtree(tmp_path / JOB)  # no table can be written
+def test_a_release_leaves_where_no_table_can_be_written(tmp_path):
+    made = site(trained(0.01), tmp_path)
+    shutil.rmtree(tmp_path / JOB)
     assert content(made.does(task()))
-
-    def full(ledger, change):
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    monkeypatch.setattr(FileLedger, "update", full)
-    assert not content(made.does(task(number="2")))
-    assert app.calls == 1
-
-
-def test_an_app_that_interrupts_its_thread_releases_zero(tmp_path):
-    """Outside the main thread nobody pressed Ctrl-C: in swarm learning apps are called there."""
-
-    def app(name, shareable, fl_ctx):
-        if shareable.get_header(ReservedHeaderKey.TASK_ID) == "2":
-            raise KeyboardInterrupt("SECRET")
-        return trained(0.01)(name, shareable, fl_ctx)
-
-    made = site(app, tmp_path, NEARLY_EXACT)
-    made.does(task())
-    with ThreadPoolExecutor(1) as pool:
-        result = pool.submit(made.does, task(number="2")).result()
-    np.testing.assert_allclose(from_shareable(result).data["bias"], weights()["bias"], atol=2e-3)
 
 
 def test_an_app_that_is_too_late_for_its_owner_releases_zero(tmp_path):
@@ -515,12 +360,10 @@ def test_an_app_that_is_too_late_for_its_owner_releases_zero(tmp_path):
     def app(name, shareable, fl_ctx):
         if shareable.get_header(ReservedHeaderKey.TASK_ID) == "2":
             held.wait(20)
-        return loud(name, shareable, fl_ctx)
+        return raw()
 
     rules = {"mechanisms": ("gaussian",), "response_seconds": 1.0, "epsilon": 1e10}
     made = site(app, tmp_path, NEARLY_EXACT, properties=owned(tmp_path, **rules))
-    moved = from_shareable(made.does(task())).data["bias"] - weights()["bias"]
-    assert np.abs(moved).max() > 0.1
-    late = from_shareable(made.does(task(number="2"))).data["bias"]
+    lengths = [np.linalg.norm(moved(made, number=number)) for number in ("1", "2")]
     held.set()
-    np.testing.assert_allclose(late, weights()["bias"], atol=2e-3)
+    assert lengths == pytest.approx([1.0, 0.0], abs=0.01)
