@@ -147,13 +147,13 @@ class Section:
         """Return the section that a table, a bare value or ``True`` describes."""
         if isinstance(value, cls):
             return value
+        if value is True and not cls.main:
+            value = {}
         if isinstance(value, Mapping):
             for known in attrs.fields(cls):
                 if known.default is attrs.NOTHING and known.name not in value:
                     raise InvalidParameter.of(f"{cls.title}.{known.name}", "given")
             return cls(**value)
-        if value is True and not cls.main:
-            return cls()
         if cls.main and value is not True:
             return cls(**{cls.main: value})
         raise InvalidParameter.of(cls.title, "a table of its keys", value)

@@ -3,14 +3,13 @@ whatever is added afterwards; filters end up next to the wire.
 """
 
 import json
-import re
+from pathlib import Path
 
 import pytest
 
 pytest.importorskip("nvflare", reason="needs the nvflare extra")
 from nvflare.apis.executor import Executor
 from nvflare.apis.filter import Filter
-from nvflare.apis.impl.controller import Controller
 from nvflare.app_common.aggregators.collect_and_assemble_model_aggregator import (
     CollectAndAssembleModelAggregator,
 )
@@ -21,14 +20,16 @@ from nvflare.app_common.widgets.streaming import AnalyticsReceiver
 from nvflare.app_common.workflows.cross_site_model_eval import CrossSiteModelEval
 from nvflare.app_common.workflows.cyclic import Cyclic
 from nvflare.app_common.workflows.fedavg import FedAvg
+from nvflare.app_common.workflows.model_controller import ModelController
 from nvflare.app_common.workflows.scatter_and_gather import ScatterAndGather
 from nvflare.app_common.workflows.statistics_controller import StatisticsController
 from nvflare.recipe.utils import add_cross_site_evaluation, set_per_site_config
 
-from engines.nvflare.kit import CONFIG
+from engines.nvflare.kit import CONFIG, UPLINK
 from quietbit.errors import InvalidParameter
 from quietbit.nvflare import PrivateReceiver, PrivateUplink, add_privacy
 
+RECEIVER = "quietbit.nvflare.server.PrivateReceiver"
 EVALUATES = {**CONFIG, "quietbit.evaluate": {"epsilon": 0.5, "metric": "accuracy"}}
 
 
@@ -63,19 +64,10 @@ class Plain(Filter):
         raise NotImplementedError
 
 
-class Own(Controller):
+class Own(ModelController):
     """A workflow of a user."""
 
-    def control_flow(self, abort_signal, fl_ctx):
-        raise NotImplementedError
-
-    def start_controller(self, fl_ctx):
-        raise NotImplementedError
-
-    def stop_controller(self, fl_ctx):
-        raise NotImplementedError
-
-    def process_result_of_unknown_task(self, client, task_name, client_task_id, result, fl_ctx):
+    def run(self):
         raise NotImplementedError
 
 
@@ -139,27 +131,19 @@ UNCOVERED = {
 
 
 @pytest.mark.parametrize(("add", "name"), UNCOVERED.values(), ids=UNCOVERED)
-@pytest.mark.parametrize("added", ["before", "before export", "before export_job"])
-def test_a_part_that_is_not_covered_is_refused_whenever_it_is_added(
-    make, tmp_path, added, add, name
-):
+@pytest.mark.parametrize("added", ["before", "after"])
+def test_a_part_that_is_not_covered_is_refused_whenever_it_is_added(make, added, add, name):
     recipe = make()
     recipe._ensure_client_apps_prepared()
-    if added != "before":
+    if added == "after":
         add_privacy(recipe, CONFIG)
     add(recipe)
-    jobs = str(tmp_path / "jobs")
-    calls = {
-        "before": lambda: add_privacy(recipe, CONFIG),
-        "before export": lambda: recipe.export(jobs),
-        "before export_job": lambda: recipe._job.export_job(jobs),
-    }
     with pytest.raises(InvalidParameter) as caught:
-        calls[added]()
+        add_privacy(recipe, CONFIG) if added == "before" else recipe.export("jobs")
     assert caught.value.name == name
-    assert not (tmp_path / "jobs").exists()
+    assert not Path("jobs").exists()
     for app in recipe._job._deploy_map.values():  # a refused call has changed nothing
-        assert bool(app.app_config.task_data_filters) is (added != "before")
+        assert bool(app.app_config.task_data_filters) is (added == "after")
 
 
 def test_a_recipe_without_training_is_refused():
@@ -169,79 +153,96 @@ def test_a_recipe_without_training_is_refused():
     assert "CrossSiteModelEval" in caught.value.name
 
 
-def test_what_is_named_is_covered(make, tmp_path):
+def written(side):
+    """The chains of filters in a job that was written."""
+    (path,) = Path("jobs").rglob(f"config_fed_{side}.json")
+    config = json.loads(path.read_text())
+    return {name: config[name] for name in ("task_data_filters", "task_result_filters")}
+
+
+def test_what_is_named_is_covered(make):
     recipe = make()
     final_evaluation(recipe)
     recipe._job.to_server(Own())
     recipe._job.to_server(FedAvg(task_name="tune"))
-    names = ("train", "tune")
-    add_privacy(recipe, EVALUATES, tasks=names, validations=("validate",))
-    recipe.export(str(tmp_path / "jobs"))
-    for chain in written(tmp_path / "jobs", "server").values():
+    add_privacy(recipe, EVALUATES, tasks=("train", "tune"), validations=("validate",))
+    recipe.export("jobs")
+    for chain in written("server").values():
         assert {"train", "tune", "validate"} == set(chain[0]["tasks"])
+
+
+@pytest.mark.parametrize("tasks", [(), ("*",), ("train*",), ("",), (5,)])
+def test_names_of_tasks_are_no_patterns(make, tasks):
+    with pytest.raises(InvalidParameter, match="tasks"):
+        add_privacy(make(), CONFIG, tasks=tasks)
 
 
 def test_a_second_call_is_refused(make):
     recipe = make()
     add_privacy(recipe, CONFIG)
-    with pytest.raises(InvalidParameter, match=re.escape("call add_privacy once")):
+    with pytest.raises(InvalidParameter, match="call add_privacy once"):
         add_privacy(recipe, {**CONFIG, "quietbit.clip": 100.0})
 
 
-@pytest.mark.parametrize("kind", [PrivateReceiver, PrivateUplink])
-def test_a_filter_of_ours_beside_the_calls_is_refused(make, tmp_path, kind):
+ADD = {
+    "server": lambda recipe: recipe.add_server_input_filter(
+        PrivateReceiver(dict(CONFIG)), tasks=["train"]
+    ),
+    "client": lambda recipe: recipe.add_client_output_filter(PrivateUplink(), tasks=["train"]),
+}
+
+
+@pytest.mark.parametrize("add", ADD.values(), ids=ADD)
+def test_a_filter_of_ours_beside_the_calls_is_refused(make, add):
     recipe = make()
     add_privacy(recipe, CONFIG)
-    if kind is PrivateUplink:
-        recipe.add_client_output_filter(PrivateUplink(), tasks=["train"])
-    else:
-        recipe.add_server_input_filter(PrivateReceiver(dict(CONFIG)), tasks=["train"])
+    add(recipe)
     with pytest.raises(InvalidParameter, match="the number of quietbit's filters"):
-        recipe.export(str(tmp_path / "jobs"))
+        recipe.export("jobs")
 
 
-def test_a_site_that_comes_later_has_filters_or_the_job_is_not_written(make, tmp_path):
+def test_a_site_that_comes_later_has_filters_or_the_job_is_not_written(make):
     recipe = make()
     set_per_site_config(recipe, {"site-1": {}, "site-2": {}})
     add_privacy(recipe, CONFIG)
     recipe._job.to(Doer(), "site-3", tasks=["train"])
     with pytest.raises(InvalidParameter, match="filters of site-3"):
-        recipe.export(str(tmp_path / "jobs"))
+        recipe.export("jobs")
 
 
-def test_filters_of_the_job_stand_inside_quietbits(make, tmp_path):
+SIDES = {"server": ("input", "output"), "client": ("output", "input")}  # of results, of data
+
+
+@pytest.mark.parametrize("side", SIDES)
+def test_filters_of_the_job_stand_inside_quietbits(make, side):
     """Added before the call or after it: what is next to the wire is quietbit's."""
     recipe = make()
-
-    def add(place):
-        for side in ("server", "client"):
-            for direction in ("input", "output"):
-                add_one = getattr(recipe, f"add_{side}_{direction}_filter")
-                add_one(Plain(place), tasks=["train"])
-
-    add("before")
+    adding = [getattr(recipe, f"add_{side}_{direction}_filter") for direction in SIDES[side]]
+    for add in adding:
+        add(Plain("before"), tasks=["train"])
     add_privacy(recipe, CONFIG)
-    add("after")
-    recipe.export(str(tmp_path / "jobs"))
-    order = {}
-    for side in ("server", "client"):
-        for chain, entries in written(tmp_path / "jobs", side).items():
-            (entry,) = entries
-            order[side, chain] = [
-                made["args"].get("place", "quietbit") for made in entry["filters"]
-            ]
-    first = ["quietbit", "before", "after"]
-    last = ["before", "after", "quietbit"]
-    assert order == {
-        ("server", "task_data_filters"): last,
-        ("client", "task_data_filters"): first,
-        ("client", "task_result_filters"): last,
-        ("server", "task_result_filters"): first,
-    }
+    for add in adding:
+        add(Plain("after"), tasks=["train"])
+    recipe.export("jobs")
+    for chain, (entry,) in written(side).items():
+        places = [made["args"].get("place") for made in entry["filters"]]
+        leaves = (chain == "task_data_filters") is (side == "server")
+        assert places == (["before", "after", None] if leaves else [None, "before", "after"])
 
 
-def written(folder, side):
-    """The chains of filters in a job that was written."""
-    (path,) = folder.rglob(f"config_fed_{side}.json")
-    config = json.loads(path.read_text())
-    return {name: config[name] for name in ("task_data_filters", "task_result_filters")}
+def test_all_four_filters_are_written_with_what_was_given_and_no_copy_of_quietbit(make):
+    recipe = make()
+    given = {"simulation": True, "seed": 7, "metrics": ["loss"]}
+    add_privacy(recipe, {**CONFIG, "learning-rate": 0.1}, **given)
+    recipe.export("jobs")
+    for (entry,) in written("client").values():
+        (made,) = entry["filters"]
+        assert (entry["tasks"], made["path"]) == (["train"], UPLINK)
+        assert made["args"] == given
+    for (entry,) in written("server").values():
+        (made,) = entry["filters"]
+        assert (entry["tasks"], made["path"]) == (["train"], RECEIVER)
+        # Keys with dots would be read as tables where a server deploys the job.
+        assert list(made["args"]["settings"]) == ["quietbit"]
+        assert PrivateReceiver(**made["args"])._plan == PrivateReceiver(dict(CONFIG))._plan
+    assert not [path for path in Path("jobs").rglob("*") if path.name == "quietbit"]
