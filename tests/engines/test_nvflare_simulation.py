@@ -211,7 +211,7 @@ while flare.is_running():
 """
 
 
-@pytest.mark.long  # without processes: tests/engines/nvflare/test_unprotected.py
+@pytest.mark.long  # without processes: tests/engines/nvflare/test_server.py
 @pytest.mark.parametrize("bare", [("site-1", "site-2", "site-3"), ("site-2",)], ids=["all", "one"])
 def test_sites_without_filters_are_asked_once_and_no_epsilon_is_said(tmp_path, bare):
     """In NVFlare's own processes: their trained models arrive, and come to nothing."""
@@ -289,7 +289,7 @@ while flare.is_running():
 """
 
 
-@pytest.mark.long  # without processes: tests/engines/nvflare/test_replay.py
+@pytest.mark.long  # without processes: tests/federation/contract/test_adapters.py
 def test_a_hundred_thousand_parameters_go_down_once(tmp_path):
     """Both sites train on the same bits in every round, and the saved model is what the last
     round leads to.
@@ -366,7 +366,7 @@ while flare.is_running():
 """
 
 
-@pytest.mark.long  # without processes: tests/engines/nvflare/test_evaluation.py
+@pytest.mark.long  # without processes: tests/engines/nvflare/test_server.py
 def test_nvflares_cross_site_evaluation_gets_private_answers(tmp_path):
     """Its validation task is answered; no site is asked for its own model."""
     result = simulate(tmp_path, EVALUATED, "validates", script=JUDGES)

@@ -47,7 +47,7 @@ from nvflare.private.fed.simulator.simulator_app_runner import SimulatorClientRu
 from nvflare.private.privacy_manager import Scope
 
 from federation.node.makers import write_policy
-from quietbit.nvflare import PrivateReceiver, PrivateUplink
+from quietbit.nvflare import LocalPrivacy, PrivateReceiver, PrivateUplink
 
 flare_decomposers.register()
 common_decomposers.register()
@@ -72,7 +72,7 @@ NEARLY_EXACT = {
     "quietbit.adjacency": "replace-one",
 }
 UPLINK = "quietbit.nvflare.client.PrivateUplink"
-FAILED: list[object] = []  # the interfaces of scripts that did not come back
+GIVEN_UP: list[object] = []  # the interfaces of scripts that did not come back
 CELLS = itertools.count()  # NVFlare knows every cell of a process by its name
 SHAPES = {"weight": (5, 7), "bias": (7,)}
 DIMENSION = 42
@@ -252,9 +252,6 @@ class SiteEngine(ClientRunManager):
 class SimulatedEngine(SiteEngine, SimulatorClientRunManager):
     """The same in NVFlare's simulator."""
 
-    def create_job_processing_context_properties(self, workspace, job_id):
-        return self.context
-
 
 class Site:
     """A client's process: runner, engine, filters and an app."""
@@ -353,10 +350,10 @@ def scripts_are_back(seconds=3.0):
     """
     end = time.monotonic() + seconds
     for context in client_api.context_dict.values():
-        while getattr(context.api, "fl_model", None) is not None and context.api not in FAILED:
+        while getattr(context.api, "fl_model", None) is not None and context.api not in GIVEN_UP:
             time.sleep(0.01)
             if time.monotonic() > end:
-                FAILED.append(context.api)
+                GIVEN_UP.append(context.api)
 
 
 def script_site(tmp_path, script, **options) -> Site:
@@ -378,6 +375,16 @@ def script_site(tmp_path, script, **options) -> Site:
         fl_ctx.set_prop(FLContextKey.CURRENT_JOB_ID, JOB, private=False, sticky=True)
     site.engine.add_handler(site.app)
     return site.starts("_start_run")
+
+
+def line_site(app, folder, line, **options) -> Site:
+    """A site whose job has one line of quietbit's."""
+    filters = (None, LocalPrivacy(**line))
+    made = Site(app, filters=filters, simulated=False, started=False, **options)
+    for place in ("local", "startup", JOB):
+        (folder / place).mkdir(exist_ok=True)
+    made.engine.workspace = Workspace(str(folder), "site-1")
+    return made.starts()
 
 
 def owned(folder, **rules):

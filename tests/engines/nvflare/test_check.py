@@ -4,26 +4,33 @@ the same file.
 
 import json
 import os
+import re
 
 import numpy as np
 import pytest
 
 pytest.importorskip("nvflare", reason="needs the nvflare extra")
-from nvflare.apis.dxo import DXO, DataKind
 from nvflare.apis.fl_component import FLComponent
 from nvflare.apis.fl_constant import FLContextKey
 from nvflare.apis.shareable import Shareable
 from nvflare.apis.workspace import Workspace
-from nvflare.fuel.utils import fobs
 from nvflare.private.fed.app.fl_conf import create_privacy_manager
 
-from engines.nvflare.kit import UPLINK, Server, Site, content, privacy
+from engines.nvflare.kit import (
+    SECRET,
+    UPLINK,
+    Server,
+    Site,
+    content,
+    privacy,
+    raw,
+    says,
+    secrets_in,
+)
 from federation.node.makers import write_policy
 from quietbit.cli.main import main
 from quietbit.errors import QuietbitError
 from quietbit.nvflare.check import check_privacy
-
-SECRET = np.float32(12345.6789).tobytes()
 
 
 @pytest.fixture
@@ -93,68 +100,54 @@ def test_what_would_leave_is_said(site_folder, capsys, change, unpriced, word):
     assert word in " ".join(capsys.readouterr().out.split())
 
 
-def test_numbers_without_privacy_seeds_and_logs_are_said(site_folder, capsys):
-    place = written(site_folder, privacy(write_policy(site_folder, metrics=("accuracy",))))
-    assert main(["node", "check", str(place)]) == 1
-    assert "the numbers accuracy without privacy" in " ".join(capsys.readouterr().out.split())
-    for text in ("{}", '{"allow_log_streaming": true}', "[]", "words"):
-        (site_folder / "local" / "resources.json").write_text(text)
-        assert any("logs" in one for one in check_privacy(place).beside)
+def test_numbers_without_privacy_and_seeds_are_said(site_folder):
+    place = written(site_folder, privacy(write_policy(site_folder, metrics=("accuracy",), seed=1)))
+    found = check_privacy(place)
+    assert found.unpriced
+    assert "the numbers accuracy without privacy" in found.scopes[0].leaves
+    assert "releases whose randomness anybody can repeat" in found.scopes[0].leaves
+
+
+@pytest.mark.parametrize("text", ["{}", '{"allow_log_streaming": true}', "[]", "words"])
+def test_a_log_that_is_streamed_is_said(site_folder, text):
+    place = written(site_folder, privacy(write_policy(site_folder)))
+    (site_folder / "local" / "resources.json").write_text(text)
+    assert "logs" in check_privacy(place).beside[0]
 
 
 @pytest.mark.parametrize(
-    "text",
-    ["", "{", "[]", '{"scopes": 5}', '{"components": [{"path": "no.such.Thing", "id": "a"}]}'],
+    "text", ["", "{", "[]", '{"components": [{"path": "no.such.Thing", "id": "a"}]}', None]
 )
 def test_what_nvflare_cannot_read_is_unreadable(site_folder, text, capsys):
-    place = written(site_folder, text)
-    if text.startswith('{"scopes"'):  # it reads this one, and protects nothing with it
-        assert main(["node", "check", str(place)]) == 1
-        return
+    place = site_folder / "local" / "privacy.json"
+    if text is not None:
+        written(site_folder, text)
     assert main(["node", "check", str(place)]) == 2
-    assert main(["node", "check", str(site_folder / "none.json")]) == 2
     assert "privacy.json" in capsys.readouterr().err
 
 
-JUNK = (
-    None,
-    True,
-    0,
-    -1,
-    1.5,
-    "",
-    "words",
-    "out",
-    "in",
-    "INOUT",
-    [],
-    {},
-    [[]],
-    "quietbit.nvflare.client.Turn",
-    "nvflare.app_common.filters.exclude_vars.ExcludeVars",
-)
+JUNK = (None, True, -1, "", "out", "INOUT", [], {}, [[]], "quietbit.nvflare.client.Turn", UPLINK)
 
 
 def mutated(value, rng):
     """One thing somewhere below lost, doubled, misspelt or replaced."""
-    if isinstance(value, dict) and value and rng.random() < 0.9:
-        key = list(value)[rng.integers(len(value))]
-        kind = rng.random()
-        rest = {name: entry for name, entry in value.items() if name != key}
-        if kind < 0.25:
-            return rest
-        if kind < 0.4:
-            place = int(rng.integers(len(key) + 1))
-            return {**rest, key[:place] + "_" * int(rng.integers(2)) + key[place + 1 :]: value[key]}
-        return {**rest, key: mutated(value[key], rng)}
-    if isinstance(value, list) and value and rng.random() < 0.9:
-        place, kind = int(rng.integers(len(value))), rng.random()
-        if kind < 0.2:
-            return value[:place] + value[place + 1 :]
+    if not isinstance(value, dict | list) or not value or rng.random() < 0.1:
+        return JUNK[rng.integers(len(JUNK))]
+    keys = list(value) if isinstance(value, dict) else range(len(value))
+    place = int(rng.integers(len(keys)))
+    key = keys[place]
+    kind = rng.random()
+    if isinstance(value, list):
+        middle = [mutated(value[key], rng)]
         if kind < 0.3:
-            return [*value, value[place]]
-        return [*value[:place], mutated(value[place], rng), *value[place + 1 :]]
-    return JUNK[rng.integers(len(JUNK))]
+            middle = [value[key]] * (2 * (kind < 0.1))
+        return [*value[:key], *middle, *value[key + 1 :]]
+    rest = {name: entry for name, entry in value.items() if name != key}
+    if kind < 0.25:
+        return rest
+    if kind < 0.4:
+        return {**rest, f"{key[:-1]}_": value[key]}
+    return {**rest, key: mutated(value[key], rng)}
 
 
 class Speaks(FLComponent):
@@ -174,55 +167,45 @@ def lets_out(folder) -> bool:
     release.
     """
     manager = create_privacy_manager(Workspace(str(folder), "site-1"), names_only=False)
-    scopes = (
-        [*manager.name_to_scopes.values(), manager.default_scope]
-        if manager.is_policy_defined()
-        else [None]
-    )
-    guards = list(manager.components.values()) if manager.is_policy_defined() else []
-    return any(_lets_out(folder, scope, guards) for scope in scopes)
+    if not manager.is_policy_defined():
+        return tried(folder, None, [])
+    scopes = [*manager.name_to_scopes.values(), manager.default_scope]
+    return any([tried(folder, scope, manager.components.values()) for scope in scopes])
 
 
-KNOWN: dict[tuple, bool] = {}
+KNOWN: dict[str, bool] = {}
 
 
-def _lets_out(folder, scope, guards) -> bool:
+def tried(folder, scope, guards) -> bool:
     """Try it, once for all files that NVFlare makes the same of."""
-    key = tuple(type(one).__name__ for one in guards)
-    if scope is not None:
-        chains = (scope.task_data_filters, scope.task_result_filters)
-        key += (
-            repr(scope.props),
-            *(type(one).__name__ + way for chain in chains for way in chain for one in chain[way]),
-        )
+    found = (
+        [] if scope is None else [scope.props, scope.task_data_filters, scope.task_result_filters]
+    )
+    key = re.sub(" at 0x[0-9a-f]+", "", repr([*found, *guards]))
     if key not in KNOWN:
-        KNOWN[key] = _tried(folder, scope, guards)
+        KNOWN[key] = leaks(folder, scope, guards)
     return KNOWN[key]
 
 
-def _tried(folder, scope, guards) -> bool:
-    arrays = {"weight": np.full((5, 7), 12345.6789, np.float32), "bias": np.zeros(7, np.float32)}
-    result = DXO(DataKind.WEIGHTS, data=arrays).to_shareable()
+def leaks(folder, scope, guards) -> bool:
     options = {"simulated": False, "filters": [None, None], "started": False}
-    site = Site(lambda *_: result, scope=scope, properties=getattr(scope, "props", None), **options)
+    site = Site(says(raw), scope=scope, properties=getattr(scope, "props", None), **options)
     site.engine.new_context().set_prop(FLContextKey.WORKSPACE_ROOT, str(folder), private=True)
     for handler in (Speaks(), *(one for one in guards if isinstance(one, FLComponent))):
         site.engine.add_handler(handler)
     site.starts().starts("_start_run")
     reply = site.does(Server().asks())
     spoke = any(sent["topic"] == "early" for sent in site.engine.sent)
-    return spoke or SECRET in fobs.dumps(reply) or not set(content(reply)) <= {"quietbit"}
+    return bool(spoke or secrets_in(reply) or not set(content(reply)) <= {"quietbit"})
 
 
-@pytest.mark.parametrize("count", [200, pytest.param(1500, marks=pytest.mark.long)])
+@pytest.mark.parametrize("count", [150, pytest.param(1500, marks=pytest.mark.long)])
 def test_no_mutated_file_that_protects_nothing_passes_silently(site_folder, count):
     """Files with one to four mistakes: whatever NVFlare lets out, the check said so; and it
     cries no wolf.
     """
-    rng, table = (
-        np.random.default_rng(28),
-        privacy(write_policy(site_folder, epsilon=1e4, releases=10**4)),
-    )
+    rng = np.random.default_rng(28)
+    table = privacy(write_policy(site_folder, epsilon=1e4, releases=10**4))
     counts = {"unreadable": 0, "open": 0, "closed": 0}
     for _ in range(count):
         changed = table

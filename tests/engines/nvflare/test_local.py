@@ -14,10 +14,10 @@ import pytest
 pytest.importorskip("nvflare", reason="needs the nvflare extra")
 from nvflare.apis.analytix import AnalyticsDataType
 from nvflare.apis.dxo import DXO, DataKind, from_shareable
+from nvflare.apis.filter import ContentBlockedException
 from nvflare.apis.fl_constant import ReturnCode
 from nvflare.apis.shareable import ReservedHeaderKey, make_reply
 from nvflare.apis.utils.analytix_utils import create_analytic_dxo, send_analytic_dxo
-from nvflare.apis.workspace import Workspace
 from nvflare.app_common.widgets.convert_to_fed_event import ConvertToFedEvent
 
 from engines.nvflare.kit import (
@@ -26,9 +26,9 @@ from engines.nvflare.kit import (
     JOB,
     LEARNT,
     SECRET,
-    Site,
     content,
     flat,
+    line_site,
     marked,
     owned,
     raw,
@@ -53,13 +53,7 @@ loud = says(lambda: marked(raw()))
 
 
 def site(app, folder, line=LINE, **options):
-    filters = (None, LocalPrivacy(**line))
-    made = Site(app, filters=filters, simulated=False, started=False, **options)
-    for place in ("local", "startup", JOB):
-        (folder / place).mkdir(exist_ok=True)
-    made.engine.workspace = Workspace(str(folder), "site-1")
-    made.starts()
-    return made
+    return line_site(app, folder, line, **options)
 
 
 def task(arrays=None, name="train", number="1"):
@@ -151,7 +145,8 @@ def test_a_task_that_is_not_listed_lets_no_data_out(tmp_path):
     assert quiet.does(task(name="configure")).get_return_code() == ReturnCode.OK
 
 
-def test_a_budget_that_is_used_up_declines_and_survives_a_restart(tmp_path):
+def test_a_budget_that_is_used_up_declines_and_survives_a_restart(tmp_path, caplog):
+    caplog.set_level("INFO")
     first = site(trained(0.01), tmp_path)
     for number in range(2):
         assert content(first.does(task(number=str(number))))
@@ -164,6 +159,7 @@ def test_a_budget_that_is_used_up_declines_and_survives_a_restart(tmp_path):
     rows = table(tmp_path)
     assert [row["release"] for row in rows] == ["1", "2", "3"]
     assert 3.9 < float(rows[-1]["epsilon"]) <= 4.0
+    assert "3 of 3 releases. epsilon <= " in caplog.text
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -220,6 +216,12 @@ def test_names_of_tasks_are_exact_and_a_pattern_ends_the_run(tmp_path, name):
     assert not content(made.does(task(name="*")))
 
 
+def test_a_line_among_other_filters_lets_nothing_pass(tmp_path):
+    context = site(loud, tmp_path).engine.new_context()
+    with pytest.raises(ContentBlockedException):
+        LocalPrivacy(**LINE).process(raw(), context)
+
+
 def test_a_second_line_in_one_job_ends_the_run(tmp_path, caplog):
     made = site(loud, tmp_path)
     made.engine.add_handler(LocalPrivacy(**LINE))
@@ -243,24 +245,25 @@ def test_tensors_go_out_as_tensors(tmp_path):
         torch.testing.assert_close(data[name], came + 0.125, atol=5e-3, rtol=0.0)
 
 
-def half(arrays):
+def halved(made):
     """Tensors of a type that numpy has not."""
     torch = pytest.importorskip("torch", reason="needs quietbit-lab")
-    return {name: torch.from_numpy(value).bfloat16() for name, value in arrays.items()}
+    made["DXO"]["data"] = {"weight": torch.zeros(4, 3).bfloat16()}
 
 
 MODELS = {
-    "not finite": lambda arrays: arrays | {"bias": np.full(7, np.nan)},
-    "half": half,
-    "nothing to learn": lambda arrays: {"count": np.array(7)},
-    "words": lambda arrays: {"weight": "words"},
+    "not finite": lambda made: made["DXO"]["data"]["bias"].fill(np.nan),
+    "of half floats": halved,
+    "nothing to learn": lambda made: made["DXO"].update(data={"count": np.array(7)}),
+    "a difference": lambda made: made["DXO"].update(kind=DataKind.WEIGHT_DIFF),
 }
 
 
-@pytest.mark.parametrize("model", MODELS.values(), ids=MODELS)
-def test_a_model_that_cannot_be_learnt_is_declined_before_anything_is_noted(tmp_path, model):
-    made = site(trained(0.01), tmp_path)
-    assert not content(made.does(task(model(weights()))))
+@pytest.mark.parametrize("change", MODELS.values(), ids=MODELS)
+def test_a_model_that_cannot_be_learnt_is_declined_before_anything_is_noted(tmp_path, change):
+    made, given = site(trained(0.01), tmp_path), task()
+    change(given)
+    assert not content(made.does(given))
     assert made.app.calls == 0
     assert noted(tmp_path) == []
 

@@ -12,7 +12,7 @@ from nvflare.apis.filter import Filter
 from nvflare.apis.fl_component import FLComponent
 from nvflare.apis.fl_constant import AdminCommandNames, ReservedTopic
 from nvflare.apis.fl_exception import UnsafeJobError
-from nvflare.apis.shareable import ReservedHeaderKey, Shareable
+from nvflare.apis.shareable import ReservedHeaderKey, Shareable, make_reply
 from nvflare.fuel.f3.cellnet.defs import CellChannel, MessageHeaderKey, ReturnCode
 from nvflare.fuel.f3.endpoint import Endpoint
 from nvflare.fuel.f3.message import Message
@@ -231,24 +231,27 @@ def test_the_clock_in_a_messages_head_is_rounded():
     assert all(moment % 60 == 0 for moment in moments)
 
 
-@pytest.mark.parametrize(
-    "name", ["_send_to_endpoint", "_process_request", "_forward", "communicator", "my_info"]
-)
-def test_a_cell_that_cannot_be_watched_gets_nothing(name, monkeypatch):
-    site = Site(trained(), started=False)
-    core = site.engine.cell.core_cell
+CELL = ("_send_to_endpoint", "_process_request", "_forward", "communicator", "my_info")
 
-    class Odd(type(core)):
+
+@pytest.mark.parametrize("name", ["aux_runner", *CELL])
+def test_an_engine_or_a_cell_that_cannot_be_watched_gets_nothing(name):
+    site = Site(trained(), started=False)
+    watched = site.engine.cell.core_cell if name in CELL else site.engine
+
+    class Odd(type(watched)):
         def __getattribute__(self, key):
             if key == name:
                 raise AttributeError(key)
             return super().__getattribute__(key)
 
-    core.__class__ = Odd
+    watched.__class__ = Odd
     site.starts()
+    answered = {"server": make_reply("OK")}
+    site.engine.send_aux_request = lambda **sent: answered  # NVFlare's own, before a result
     reply = site.does(Server().asks())
     assert content(reply) == {}
-    assert reply.get_return_code() != ReturnCode.OK
+    assert reply.get_return_code() != "OK"
     assert site.app.calls == 0
 
 
@@ -318,21 +321,22 @@ class Unsafe(Filter):
         raise UnsafeJobError(PATIENT)
 
 
-def test_headers_of_a_result_are_the_engines_and_not_a_components(tmp_path):
+@pytest.mark.parametrize("pushed", [True, False])
+def test_headers_of_a_result_are_the_engines_and_not_a_components(tmp_path, pushed):
     """How long a result is kept (``__msg_root_ttl__``) left as a component had set it."""
-    numbers = (ReservedHeaderKey.MSG_ROOT_TTL, ReservedHeaderKey.MSG_ROOT_ID, "glucose")
 
     def marked(task_name, shareable, fl_ctx):
         result = trained()(task_name, shareable, fl_ctx)
-        for key in numbers:
+        for key in (ReservedHeaderKey.MSG_ROOT_TTL, ReservedHeaderKey.MSG_ROOT_ID, "glucose"):
             result.set_header(key, 417.25)
         return result
 
-    site, plain = Site(marked, properties=owned(tmp_path)), Site(trained())
-    for one in (site.does, site.is_pushed):
-        reply = one(Server().asks(number=0 if one == site.does else 1))
-        assert b"417.25" not in str(dict(reply["__headers__"])).encode()
-        assert ReservedHeaderKey.MSG_ROOT_TTL not in reply["__headers__"]
-    found, usual = site.does(Server().asks(number=2)), plain.does(Server().asks())
-    assert set(found["__headers__"]) == set(usual["__headers__"])
-    assert len(found.get_header(ReservedHeaderKey.MSG_ROOT_ID)) == 36
+    heads = []
+    for site in (Site(marked, properties=owned(tmp_path)), Site(trained())):
+        carry = site.is_pushed if pushed else site.does
+        heads.append(carry(Server().asks())["__headers__"])
+    assert "417.25" not in str(heads[0])
+    assert ReservedHeaderKey.MSG_ROOT_TTL not in heads[0]
+    assert set(heads[0]) == set(heads[1])
+    if not pushed:
+        assert len(heads[0][ReservedHeaderKey.MSG_ROOT_ID]) == 36

@@ -10,25 +10,25 @@ import pytest
 pytest.importorskip("nvflare", reason="needs the nvflare extra")
 from nvflare.apis.dxo import DXO, DataKind
 
-from engines.nvflare.kit import Server, Site, flat, owned, script_site, weights
+from engines.nvflare.kit import Server, Site, flat, line_site, owned, script_site, trained, weights
 from quietbit.errors import InvalidParameter, QuietbitError
 from quietbit.nvflare import private_batch
 
-CONFIG = {
+LOUD = {
     "quietbit.mechanism": "gaussian",
     "quietbit.clip": 2.0,
-    "quietbit.epsilon": 4.0,
-    "quietbit.adjacency": "zero-out",
-    "quietbit.releases": 15,
-    "quietbit.samples.dataset-size": 350,
-    "quietbit.samples.sampling-rate": 0.25,
-}
-LOUD = {
-    **{key: value for key, value in CONFIG.items() if key != "quietbit.releases"},
     "quietbit.mechanism.noise-multiplier": 0.01,
     "quietbit.epsilon": 1e6,
-    "quietbit.samples.sampling-rate": 1.0,
+    "quietbit.adjacency": "zero-out",
     "quietbit.samples.dataset-size": 10,
+    "quietbit.samples.sampling-rate": 1.0,
+}
+LINE = {
+    "epsilon": 1e9,
+    "clip": 2.0,
+    "releases": 2,
+    "adjacency": "zero-out",
+    "samples": {"dataset-size": 10, "sampling-rate": 1.0},
 }
 
 
@@ -75,36 +75,44 @@ def test_a_script_in_a_thread_of_its_own_finds_the_batch_of_its_round(tmp_path):
 TRAINER = SCRIPT[SCRIPT.index("    batch =") : SCRIPT.index("    flare.send")]
 
 
-def test_a_trainer_in_a_process_of_its_own_finds_the_batch_of_its_round(tmp_path):
-    """As `external_process` starts one; outside a round it finds none, and neither does a process
-    of another parent.
-    """
-    code = "import numpy as np\nfrom quietbit.nvflare import private_batch\n" + textwrap.dedent(
-        TRAINER
-    )
+CODE = "import numpy as np\nfrom quietbit.nvflare import private_batch\n" + textwrap.dedent(TRAINER)
 
-    def starts(task_name, shareable, fl_ctx):
-        subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
-        return DXO(DataKind.WEIGHTS, data=weights()).to_shareable()
 
+def starts(task_name, shareable, fl_ctx):
+    """An app that trains in a process of its own, as `external_process` starts one."""
+    subprocess.run([sys.executable, "-c", CODE], check=True, timeout=120)
+    return DXO(DataKind.WEIGHTS, data=weights()).to_shareable()
+
+
+def simulated_site(folder):
+    return Site(starts)
+
+
+def owned_site(folder):
+    rules = {"unit": "sample", "data_set": "ward 3", "adjacency": "zero-out", "epsilon": 1e7}
+    return Site(starts, properties=owned(folder, **rules))
+
+
+@pytest.mark.parametrize("make", [simulated_site, owned_site])
+def test_a_trainer_in_a_process_of_its_own_finds_the_batch_of_its_round(tmp_path, make):
     server = Server(LOUD)
-    for properties in (
-        None,
-        owned(tmp_path, unit="sample", data_set="ward 3", adjacency="zero-out", epsilon=1e7),
-    ):
-        site = Site(starts, properties=properties)
-        number = int(properties is not None)
-        seen = server.takes(site.does(server.asks(number=number)), number=number)["DXO"]["data"]
-        assert abs(seen["weight"].reshape(-1)[3] + 1.8) < 0.02
-    outside = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, timeout=120
-    )
+    seen = server.takes(make(tmp_path).does(server.asks()))["DXO"]["data"]
+    assert abs(seen["weight"].reshape(-1)[3] + 1.8) < 0.02
+
+
+def test_behind_the_line_it_does_too(tmp_path):
+    task = Server(LOUD).asks()
+    moved = flat(line_site(starts, tmp_path, LINE).does(task)["DXO"]["data"]) - flat(weights())
+    assert abs(moved[3] + 1.8) < 0.02
+
+
+def test_outside_a_round_a_process_finds_no_batch():
+    outside = subprocess.run([sys.executable, "-c", CODE], capture_output=True, text=True)
     assert "while an app trains" in outside.stderr
 
 
 def test_apps_that_hand_nothing_over_end_a_simulation_in_its_first_round():
-    server = Server(CONFIG)
-    site = Site(lambda task, shareable, ctx: DXO(DataKind.WEIGHTS, data=weights()).to_shareable())
-    server.takes(site.does(server.asks(number=0)), number=0)
+    server, site = Server(LOUD), Site(trained())
+    server.takes(site.does(server.asks()))
     with pytest.raises(QuietbitError, match="1 app drew no batch: call dp_sgd_step"):
         server.asks(number=1)

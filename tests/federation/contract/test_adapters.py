@@ -253,6 +253,39 @@ def test_replayed_and_full_models_move_alike(adapter: Any) -> None:
     assert moved[0] == pytest.approx(moved[1], abs=1e-4)
 
 
+def test_a_node_that_lost_its_model_says_so_and_gets_it_whole(engine: Any, tmp_path: Any) -> None:
+    owners = {}
+    for node in range(2):
+        models = tmp_path / f"models-{node}"
+        rules = {"mechanisms": ("vmvu",), "adjacency": "zero-out", "models": str(models)}
+        owners[node] = owner(tmp_path, f"owner-{node}", **rules)
+    federation = engine(REPLAY, nodes=2, rows=700, owners=owners)
+    federation.play()
+    for path in (tmp_path / "models-0").iterdir():
+        path.unlink()
+    federation.play()
+    assert federation.reasons == {0: Reason.NEEDS_MODEL, 1: None}
+    assert not federation.noted[0]
+    federation.play()
+    assert federation.reasons == {0: None, 1: None}
+    assert federation.seen[0].tobytes() == federation.seen[1].tobytes()
+    report = federation.report()
+    assert [entry["resyncs"] for entry in report["rounds"]] == [0, 1, 0]
+    assert [node["releases"] for node in report["nodes"]] == [2, 3]
+
+
+def test_a_node_without_a_folder_is_not_asked_to_replay_for_ever(
+    engine: Any, tmp_path: Any
+) -> None:
+    rules = {"mechanisms": ("vmvu",), "adjacency": "zero-out"}
+    federation = engine(REPLAY, nodes=1, rows=700, owners={0: owner(tmp_path, "bare", **rules)})
+    for _ in range(4):
+        federation.play()
+    sizes = [entry["downlink"] for entry in federation.report()["rounds"]]
+    assert [size > 4 * federation.dimension for size in sizes] == [True, False, True, False]
+    assert federation.ledger(0).releases == 2
+
+
 EVALUATED = {**CONFIG, "quietbit.epsilon": 80.0, "quietbit.evaluate.epsilon": 15.0}
 
 
