@@ -19,6 +19,7 @@ from quietbit.target import Trust
 from refusals import refuses
 
 BALL = quietbit.Ball("l2", 1000)
+DESIGN = quietbit.solve(quietbit.DesignSpec(2, 1, 4.0))
 
 
 def test_the_noise_of_a_mean_is_that_of_its_updates():
@@ -32,19 +33,17 @@ def test_the_noise_of_a_mean_is_that_of_its_updates():
 
 @pytest.mark.parametrize("trust", [Trust.LOCAL, Trust.CENTRAL])
 def test_as_many_clients_or_as_few_parameters_make_a_useful_run(trust):
-    mechanism = quietbit.Gaussian(BALL, 2.0)
-    found = forecast(mechanism, cohort=50, rounds=16, clients=400, trust=trust)
+    run = {"cohort": 50, "rounds": 16, "clients": 400, "trust": trust}
+    found = forecast(quietbit.Gaussian(BALL, 2.0), **run)
     more = math.ceil(50 * found.clients_needed / 400)  # as many of them in a round as before
-    helped = forecast(mechanism, cohort=more, rounds=16, clients=8 * more, trust=trust)
+    crowd = {**run, "cohort": more, "clients": 8 * more}
+    helped = forecast(quietbit.Gaussian(BALL, 2.0), **crowd)
     assert helped.run_noise == pytest.approx(USEFUL_UP_TO, rel=0.01)
-    smaller = quietbit.Gaussian(
-        quietbit.Ball("l2", max(1, math.floor(found.parameters_allowed))), 2.0
-    )
-    if found.parameters_allowed >= 1:
-        assert (
-            forecast(smaller, cohort=50, rounds=16, clients=400, trust=trust).run_noise
-            <= USEFUL_UP_TO
-        )
+    small = quietbit.Gaussian(quietbit.Ball("l2", 400), 0.1)
+    allowed = math.floor(forecast(small, **run).parameters_allowed)
+    assert allowed >= 1
+    fewer = evolve(small, ball=quietbit.Ball("l2", allowed))
+    assert forecast(fewer, **run).run_noise == pytest.approx(USEFUL_UP_TO, rel=0.01)
 
 
 def test_rows_that_all_clients_keep_are_not_averaged_out():
@@ -59,15 +58,12 @@ def test_rows_that_all_clients_keep_are_not_averaged_out():
 
 
 def test_a_decoder_makes_no_difference_to_what_is_expected():
-    design = quietbit.solve(quietbit.DesignSpec(2, 1, 4.0))
-    plain, other = (
-        quietbit.InterpolatedMVU(design, BALL, decoder=word)
-        for word in ("alphabet", "unbiased-at-zero")
+    plain = quietbit.InterpolatedMVU(DESIGN, BALL, decoder="alphabet")
+    found, other = (
+        forecast(one, cohort=9).noise for one in (plain, evolve(plain, decoder="unbiased-at-zero"))
     )
     assert plain.error().gain > 1.9
-    assert forecast(plain, cohort=9).noise == pytest.approx(
-        forecast(other, cohort=9).noise, rel=1e-6
-    )
+    assert found == pytest.approx(other, rel=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -109,9 +105,12 @@ def test_one_update_alone_is_not_judged():
     )
 
 
-def test_a_noise_that_is_no_number_is_hopeless():
-    assert Forecast(math.nan, 10, 2, 1, 2, Trust.LOCAL).verdict is Verdict.HOPELESS
-    assert Forecast(math.inf, 10, 2, 1, 2, Trust.LOCAL).verdict is Verdict.HOPELESS
+@pytest.mark.parametrize(
+    ("noise", "response"), [(math.nan, 1.0), (math.inf, 1.0), (0.01, 0.001), (0.01, 0.0)]
+)
+def test_no_number_and_what_hardly_comes_through_are_hopeless(noise, response):
+    found = Forecast(noise, 10, 2, 1, 2, Trust.LOCAL, response=response)
+    assert found.verdict is Verdict.HOPELESS
     assert HOPELESS_ABOVE > USEFUL_UP_TO
 
 
@@ -125,28 +124,19 @@ def test_what_has_no_meaning_is_refused(name, value):
 
 def test_codes_that_saturate_shorten_an_update_by_what_is_said():
     """Without a rotation by what one large coordinate loses; with one by little."""
-    design = quietbit.solve(quietbit.DesignSpec(2, 1, 3.0))
-    mechanism = quietbit.InterpolatedMVU(design, quietbit.Ball("l2", 100), beta=8.0, clamp=True)
+    mechanism = quietbit.InterpolatedMVU(DESIGN, quietbit.Ball("l2", 100), beta=8.0, clamp=True)
     found = forecast(mechanism, cohort=10)
     assert found.response == pytest.approx(mechanism.expectation(1.0), rel=1e-9)
     assert found.response < 1 / 8
     assert f"up to {100 * (1 - found.response):.0f} % too short" in found.sentence()
     rotated = evolve(mechanism, ball=quietbit.Ball("l2", 4096), rotation=rotation_for(4096))
-    assert 0.95 < forecast(rotated, cohort=10).response < 1
-    inner = quietbit.InterpolatedMVU(design, quietbit.Ball("l2", 64), beta=8.0, clamp=True)
-    kept = Projected(inner, quietbit.Ball("l2", 5000))
-    few = forecast(kept, cohort=10).response
-    many = Projected(evolve(inner, ball=quietbit.Ball("l2", 1024)), quietbit.Ball("l2", 5000))
-    assert few < forecast(many, cohort=10).response, "fewer coordinates are larger ones"
-    assert forecast(quietbit.Gaussian(BALL, 5.0), cohort=10).response == pytest.approx(
-        1.0, abs=1e-12
+    assert 0.93 < forecast(rotated, cohort=10).response < 1
+    few, many = (
+        Projected(evolve(mechanism, ball=quietbit.Ball("l2", keep)), quietbit.Ball("l2", 5000))
+        for keep in (64, 1024)
     )
-
-
-def test_what_hardly_comes_through_is_not_useful_however_quiet():
-    faint = Forecast(0.01, 10, 2, 1, 2, Trust.LOCAL, response=0.001)
-    assert (faint.loudness, faint.verdict) == (pytest.approx(10.0), Verdict.HOPELESS)
-    assert Forecast(0.01, 10, 2, 1, 2, Trust.LOCAL, response=0.0).verdict is Verdict.HOPELESS
+    assert forecast(few, cohort=10).response < forecast(many, cohort=10).response
+    assert forecast(quietbit.Gaussian(BALL, 5.0), cohort=10).response == 1
 
 
 @pytest.mark.parametrize("use", [lambda found: quietbit.forecast(found, cohort=3), quietbit.Uplink])

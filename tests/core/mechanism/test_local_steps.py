@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -63,10 +65,8 @@ def test_an_app_that_stops_early_is_not_told_from_one_that_does_not() -> None:
             batch.step()
         uplink = Uplink(site)
         means.append(np.asarray(uplink.receive([uplink.send_batch(batch)])))
-    for (
-        mean
-    ) in means:  # 300 coordinates of deviation 0.03: their root mean square is within a third of it
-        assert np.sqrt(np.mean(mean**2)) == pytest.approx(0.03, rel=0.33)
+    # 300 coordinates of deviation 0.03: their root mean square is within a third of it.
+    assert np.sqrt(np.mean(np.square(means), axis=1)) == pytest.approx(0.03, rel=0.33)
 
 
 def test_no_step_beyond_the_last() -> None:
@@ -87,25 +87,30 @@ def test_any_mechanism_of_batches_takes_steps() -> None:
     assert family_of(site) == "imvu"
 
 
-def test_updates_and_bad_payloads_are_refused() -> None:
-    site = LocalSteps(STEP, 2, 1.0)
-    uplink = Uplink(site)
+def body(site: LocalSteps, scale: float, codes: int = 0) -> Any:
+    """A body with this largest coordinate, and this byte everywhere after it."""
+    found = np.full(site.layout.size, codes, dtype=np.uint8)
+    found[:4] = np.frombuffer(np.float32(scale).tobytes(), dtype=np.uint8)
+    return found
+
+
+SITE = LocalSteps(STEP, 2, 1.0)
+ODD = LocalSteps(PoissonBatch(Gaussian(Ball(Norm.L2, 301), 0.01), 50, 0.1), 2, 1.0, 3)
+BAD = [
+    *(("largest coordinate", SITE, body(SITE, scale)) for scale in (0.0, -1.0, 3e38, 10.0)),
+    *(("largest coordinate", SITE, body(SITE, scale)) for scale in (np.inf, np.nan)),
+    # No coordinate is too large, and all of them together are.
+    ("length of the payload", SITE, body(SITE, 0.9 * SITE._longest, 255)),
+    ("padding", ODD, body(ODD, 0.5, 128)),
+]
+
+
+@pytest.mark.parametrize(("reason", "site", "wrong"), BAD)
+def test_bad_payloads_are_refused(reason: str, site: LocalSteps, wrong: Any) -> None:
+    with pytest.raises(InvalidPayload, match=reason):
+        site.accumulator(default_kernel(), 1).check(wrong)
+
+
+def test_an_update_is_no_batch() -> None:
     with refuses("update", "a mean"):
-        uplink.send(np.zeros(DIMENSION, dtype=np.float32))
-    accumulator = site.accumulator(default_kernel(), 1)
-    for scale in (0.0, -1.0, np.inf, np.nan, 3e38, 10.0):
-        body = np.zeros(site.layout.size, dtype=np.uint8)
-        body[:4] = np.frombuffer(np.float32(scale).tobytes(), dtype=np.uint8)
-        with pytest.raises(InvalidPayload, match="largest coordinate"):
-            accumulator.check(body)
-    body = np.full(
-        site.layout.size, 255, dtype=np.uint8
-    )  # no coordinate is too large, and all of them together are
-    body[:4] = np.frombuffer(np.float32(0.9 * site._longest).tobytes(), dtype=np.uint8)
-    with pytest.raises(InvalidPayload, match="length of the payload"):
-        accumulator.check(body)
-    odd = LocalSteps(PoissonBatch(Gaussian(Ball(Norm.L2, 301), 0.01), 50, 0.1), 2, 1.0, 3)
-    body = np.zeros(odd.layout.size, dtype=np.uint8)
-    body[:4], body[-1] = np.frombuffer(np.float32(0.5).tobytes(), dtype=np.uint8), 128
-    with pytest.raises(InvalidPayload, match="padding"):
-        odd.accumulator(default_kernel(), 1).check(body)
+        Uplink(SITE).send(np.zeros(DIMENSION, dtype=np.float32))

@@ -5,7 +5,7 @@ wrote.
 from __future__ import annotations
 
 import math
-from collections import Counter, defaultdict
+from collections import defaultdict
 from typing import Any
 
 import numpy as np
@@ -25,10 +25,11 @@ from quietbit.mechanism.accumulate import normal_length_upper
 from quietbit.mechanism.batch import LocalSteps, PoissonBatch
 from quietbit.wire.payload import Framed, build
 from quietbit_lab.baseline.noise import exponential_length_upper
-from quietbit_lab.baseline.skellam import Skellam
 
 RISK = 2.0**-40
-TESTED = sorted(name for name, found in MECHANISMS.items() if math.isfinite(found.honest_length))
+# And nowhere else: bits have one length, and seeds stand for noise.
+NOISY = ("gaussian", "independent", "laplace", "skellam")
+TESTED = [name for name in MECHANISMS if name.removeprefix("scouted ").startswith(NOISY)]
 
 
 def payload(mechanism: Any, body: bytes) -> bytes:
@@ -59,34 +60,11 @@ def test_an_honest_client_at_the_clip_is_longer_with_the_stated_chance_at_most(
     assert waits.sf((both - 1.0) / ratio / loose) > RISK
 
 
-@pytest.mark.parametrize("multiplier", [0.3, 3.0])
-def test_skellam_noise_is_longer_with_the_stated_chance_at_most(multiplier: float) -> None:
-    """Of eight coordinates, each rounded away from zero, by adding up the exact law of every
-    square.
-    """
-    mechanism = Skellam(Ball(Norm.L2, 8), multiplier, bits=6)
-    each = math.ceil(mechanism.scale / math.sqrt(8))
-    law: dict[int, float] = {0: 1.0}
-    places = np.arange(-400, 401)
-    one = stats.skellam.pmf(places, mechanism.noise_variance / 2, mechanism.noise_variance / 2)
-    squares: Counter[int] = Counter()
-    for noise, chance in zip(places.tolist(), one, strict=True):
-        squares[((each + noise + 32) % 64 - 32) ** 2] += float(chance)
-    for _ in range(8):
-        total: Counter[int] = Counter()
-        for have, chance in law.items():
-            for more, step in squares.items():
-                total[have + more] += chance * step
-        law = total
-    honest = (mechanism.honest_length * mechanism.scale) ** 2
-    assert sum(chance for square, chance in law.items() if square > honest) <= RISK
-    assert sum(chance for square, chance in law.items() if square > honest / 16) > RISK
-
-
 @pytest.mark.parametrize("name", TESTED)
 def test_honest_clients_are_taken_in(name: str) -> None:
     mechanism = MECHANISMS[name]
     uplink, rng = Uplink(mechanism), seeded_rng(5)
+    assert math.isfinite(mechanism.honest_length)
     update = np.full(WIDTH, 1e3)  # far outside of any clip: it is brought to it
     found = uplink.collect([uplink.send(update, rng) for _ in range(50)], on_error="skip")
     assert (found.count, found.refused) == (50, 0)
@@ -94,46 +72,38 @@ def test_honest_clients_are_taken_in(name: str) -> None:
     assert np.linalg.norm(one, mechanism.ball.norm.order) <= mechanism.honest_length
 
 
-def test_where_lengths_differ_there_is_a_test() -> None:
-    """And nowhere else: bits have one length, and seeds stand for noise."""
-    assert {name.removeprefix("scouted ").split()[0] for name in TESTED} == {
-        "gaussian",
-        "independent",
-        "laplace",
-        "skellam",
-    }
+def scaled(mechanism: Any, times: float) -> bytes:
+    """Return the body of a release of floats, every one of which is taken alone, times a number."""
+    data = Uplink(mechanism).send(np.ones(WIDTH), seeded_rng(3))[-mechanism.layout.size :]
+    return (times * np.frombuffer(data[: 4 * WIDTH], dtype="<f4")).tobytes() + data[4 * WIDTH :]
 
 
-@pytest.mark.parametrize("name", ["gaussian", "laplace", "scouted gaussian"])
-@pytest.mark.parametrize("times", [3.0, -3.0])
-def test_a_scaled_release_is_an_outlier(name: str, times: float) -> None:
-    """Every float of it is one that the test of single floats takes."""
-    mechanism = MECHANISMS[name]
-    uplink = Uplink(mechanism)
-    body = np.frombuffer(
-        uplink.send(np.ones(WIDTH), seeded_rng(3))[-mechanism.layout.size :], dtype=np.uint8
-    ).copy()
-    floats = body[: 4 * WIDTH].view("<f4")
-    floats *= times
+SITE = LocalSteps(PoissonBatch(Gaussian(Ball(Norm.L2, 64), 0.01), 10, 0.5), 5, 0.1, 8)
+SKELLAM = MECHANISMS["skellam 16 bits"]
+LONG: dict[str, tuple[Any, bytes]] = {
+    **{
+        f"{name}, times {times}": (MECHANISMS[name], scaled(MECHANISMS[name], times))
+        for name in ("gaussian", "laplace", "scouted gaussian")
+        for times in (3.0, -3.0)
+    },
+    "the longest codes": (SKELLAM, (bytes([0, 128]) * SKELLAM.layout.size)[: SKELLAM.layout.size]),
+    "steps of a site": (
+        SITE,
+        np.float32(0.5 * SITE.honest_length).tobytes() + bytes([255]) * (SITE.layout.size - 4),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", LONG)
+def test_a_long_payload_is_an_outlier(name: str) -> None:
+    """Every number of it is one that the test of single numbers takes."""
+    mechanism, data = LONG[name]
     with pytest.raises(Outlier, match="length of the payload must be at most"):
-        uplink.receive([payload(mechanism, body.tobytes())])
+        Uplink(mechanism).receive([payload(mechanism, data)])
 
 
-def test_the_longest_codes_are_outliers() -> None:
-    mechanism = MECHANISMS["skellam 16 bits"]
-    size = mechanism.layout.size
-    with pytest.raises(Outlier):
-        Uplink(mechanism).receive([payload(mechanism, (bytes([0, 128]) * size)[:size])])
-
-
-def test_steps_of_a_site_are_tested_as_a_whole() -> None:
-    site = LocalSteps(PoissonBatch(Gaussian(Ball(Norm.L2, 64), 0.01), 10, 0.5), 5, 0.1, 8)
-    assert site.honest_length < 1.2 * 5 * 0.1 * site.inner.honest_length
-    scale = np.float32(0.5 * site.honest_length)
-    with pytest.raises(Outlier):
-        Uplink(site).receive(
-            [payload(site, scale.tobytes() + bytes([255]) * (site.layout.size - 4))]
-        )
+def test_steps_of_a_site_are_hardly_longer_than_its_steps() -> None:
+    assert SITE.honest_length < 1.2 * 5 * 0.1 * SITE.inner.honest_length
 
 
 @pytest.mark.parametrize("alone", [False, True])

@@ -69,26 +69,20 @@ def installed(tmp_path, monkeypatch):
     assert "linear-bit" not in registry.families()
 
 
-def test_its_word_leads_to_it_and_a_description_back(installed):
+def test_its_word_leads_to_it(installed):
     assert registry.family("linear-bit") is installed.FAMILY
-    mechanism = installed.LinearBit(quietbit.Ball("l1", 30), 0.5)
-    assert registry.build(registry.describe(mechanism)) == mechanism
-    assert registry.identity_of(mechanism) != registry.identity_of(
-        installed.LinearBit(mechanism.ball, 0.25)
-    )
 
 
 def test_uplink_and_audit(installed):
     mechanism = installed.LinearBit(quietbit.Ball("l1", 30), 0.9)
     uplink = quietbit.Uplink(mechanism)
     update = np.linspace(-1, 1, 30) / 20
-    mean = uplink.receive([uplink.send(update, quietbit.seeded_rng(k)) for k in range(2000)])
-    assert (
-        np.abs(mean - update).max() < 7 * (mechanism.variance(0.0) / 2000) ** 0.5
-    )  # 30 coordinates: below 1e-9
+    mean = uplink.receive([uplink.send(update, quietbit.seeded_rng(k)) for k in range(400)])
+    deviation = (mechanism.variance(0.0) / 400) ** 0.5
+    assert np.abs(mean - update).max() < 7 * deviation  # 30 coordinates: below 1e-9
     with pytest.raises(quietbit.InvalidParameter, match="finite"):
         uplink.send(np.full(30, np.nan))
-    found = audit(mechanism, "replace-one", delta=0.0, samples=500, rng=quietbit.seeded_rng(2))
+    found = audit(mechanism, "replace-one", delta=0.0, samples=200, rng=quietbit.seeded_rng(2))
     assert found.passed
 
 
@@ -108,16 +102,12 @@ def test_calibrate_and_plan_meet_the_same_target(installed):
 
 
 def test_simulate(installed):
-    run = simulate(
-        small_problem(), flat_plan("linear-bit", **GIVEN, rng="seeded"), Training(0.1, 6)
-    )
+    plan = flat_plan("linear-bit", **GIVEN, rng="seeded")
+    run, same = (simulate(small_problem(), plan, Training(0.1, 6)) for _ in range(2))
     assert run.status == "finished"
     assert isinstance(run.mechanism, installed.LinearBit)
     assert 6 * (1 - 1e-4) < run.guarantee.epsilon_upper <= 6
     assert run.bytes_per_client == quietbit.Uplink(run.mechanism).header.size
-    same = simulate(
-        small_problem(), flat_plan("linear-bit", **GIVEN, rng="seeded"), Training(0.1, 6)
-    )
     np.testing.assert_array_equal(run.parameters, same.parameters)
 
 
@@ -125,12 +115,10 @@ def test_command_line(installed, capsys, tmp_path):
     words = "--mechanism linear-bit --norm l1 --adjacency zero-out --epsilon 6 --delta 0"
     assert main(["calibrate", *words.split(), "--releases", "4", "--dimension", "39"]) == 0
     assert "linear-bit on an l1 ball" in capsys.readouterr().out
-    out = tmp_path / "run.json"
-    more = ["--lr", "0.1", "--rounds", "4", "--cohort", "300", "--seed", "1", "--out", str(out)]
-    assert main(["train", *words.split(), *more]) == 0
-    assert "epsilon <= " in capsys.readouterr().out
-    assert main(["train", "--repeat", str(out), "--json"]) == 0
-    assert main(["report", str(out), "--out", str(tmp_path / "report.html")]) == 0
+    out = str(tmp_path / "run.json")
+    more = f"--lr 0.1 --rounds 4 --cohort 300 --seed 1 --out {out}"
+    assert main(["train", *words.split(), *more.split()]) == 0
+    assert main(["train", "--repeat", out, "--json"]) == 0
 
 
 def test_without_the_package_the_word_is_refused():
@@ -146,6 +134,7 @@ def offer(folder, family, kind=""):
     forget()
 
 
+UNSEEN = "raise RuntimeError('imported')\n"
 BALL = quietbit.Ball("l2", 2**12)
 TARGET = {"ball": BALL, "epsilon": 1.0, "delta": 1e-5, "adjacency": "zero-out"}
 
@@ -158,13 +147,10 @@ def test_a_broken_package_breaks_nothing_else(installed, tmp_path):
     offer(tmp_path, "broken = broken:FAMILY")
     assert "broken" in registry.families()
     found = quietbit.calibrate("imvu", **TARGET).mechanism
-    assert registry.identity_of(registry.build(registry.describe(found))) == registry.identity_of(
-        found
-    )
     stranger = installed.LinearBit(quietbit.Ball("l1", 30), 0.5)
-    assert registry.build(registry.describe(stranger)) == stranger
-    assert (registry.family_of(found), registry.family_of(stranger)) == ("imvu", "linear-bit")
-    flat_plan("imvu", clip=1.0, adjacency="zero-out", epsilon=1.0, releases=1)
+    for mechanism, word in ((found, "imvu"), (stranger, "linear-bit")):
+        assert registry.build(registry.describe(mechanism)) == mechanism
+        assert registry.family_of(mechanism) == word
     with refuses("mechanism 'broken'", "broken:FAMILY"):
         registry.family("broken")
     ways = alternatives(quietbit.Ball("l1", 30), quietbit.target.Target(1.0, 0.0, "zero-out"))
@@ -174,7 +160,7 @@ def test_a_broken_package_breaks_nothing_else(installed, tmp_path):
 
 
 def test_words_are_listed_without_an_import(installed, tmp_path):
-    (tmp_path / "unseen.py").write_text("raise RuntimeError('imported')\n")
+    (tmp_path / "unseen.py").write_text(UNSEEN)
     offer(tmp_path, "unseen = unseen:FAMILY")
     sys.modules.pop("linear_bit", None)
     assert {"unseen", "linear-bit", "imvu"} <= set(registry.families())
@@ -182,25 +168,17 @@ def test_words_are_listed_without_an_import(installed, tmp_path):
     assert not {"linear_bit", "unseen"} & set(sys.modules)
 
 
-UNSEEN = "raise RuntimeError('imported')\n"
-
-
 def test_a_description_imports_the_one_module_that_it_names(installed, tmp_path):
     """Neither an unknown kind nor one of a family that is not allowed imports a module of any
     package.
     """
     (tmp_path / "unseen.py").write_text(UNSEEN)
+    description = registry.describe(installed.LinearBit(quietbit.Ball("l1", 30), 0.5))
     offer(tmp_path, "unseen = unseen:FAMILY", "unseen.Hidden = unseen:Hidden")
     sys.modules.pop("linear_bit", None)
-    ball = {"kind": "Ball", "norm": "l1", "radius": 1.0, "dimension": 30}
-    description = {"kind": "LinearBit", "ball": ball, "tilt": 0.5}
+    scouted = {"kind": "Scouted", "inner": description, "every": 20, "truth": 0.5}
     assert registry.described_family(description) == "linear-bit"
-    assert (
-        registry.described_family(
-            {"kind": "Scouted", "inner": description, "every": 20, "truth": 0.5}
-        )
-        == "linear-bit"
-    )
+    assert registry.described_family(scouted) == "linear-bit"
     assert registry.described_family({"kind": "Hidden"}) == "unseen"
     assert registry.described_family({"kind": "Nothing"}) == ""
     for kind, allowed in (
@@ -214,11 +192,10 @@ def test_a_description_imports_the_one_module_that_it_names(installed, tmp_path)
     nested = {**description, "ball": {"kind": "Hidden"}}
     with refuses("kind of the mechanism"):
         registry.build(nested, ("linear-bit",))
-    sys.modules.pop("linear_bit", None)
+    assert not {"linear_bit", "unseen"} & set(sys.modules)
     laboratory = {name for name in sys.modules if name.startswith("quietbit_lab.baseline")}
     with refuses("kind of the mechanism"):
         registry.build({"kind": "Nothing"})
-    assert "linear_bit" not in sys.modules
     mechanism = registry.build(description, ("linear-bit",))
     assert registry.family_of(mechanism) == "linear-bit"
     assert laboratory == {name for name in sys.modules if name.startswith("quietbit_lab.baseline")}

@@ -121,13 +121,11 @@ def test_the_decoded_mean_is_the_share_of_every_cell() -> None:
 
 
 def test_a_cell_that_there_is_not_is_refused() -> None:
-    mechanism = RandomisedResponse(3, 0.5)
     other = Uplink(RandomisedResponse(4, 0.5)).send(np.eye(4)[3], Fixed(0, 0, 0))
     with pytest.raises(InvalidPayload):
-        Uplink(mechanism).receive([other])
-    accumulator = mechanism.accumulator(None, 9)  # type: ignore[arg-type]
+        Uplink(RandomisedResponse(3, 0.5)).receive([other])
     with pytest.raises(InvalidPayload, match="cell of the answer"):
-        accumulator.check(np.array([3], dtype=np.uint8))
+        RandomisedResponse(3, 0.5).accumulator(None, 9).check(np.array([3], dtype=np.uint8))
 
 
 def test_a_sample_can_change_the_answer_as_well_as_all_of_them() -> None:
@@ -139,9 +137,7 @@ def test_a_sample_can_change_the_answer_as_well_as_all_of_them() -> None:
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
 def test_shares_that_are_not_finite_are_refused_before_a_word_is_drawn(bad: float) -> None:
-    mechanism = RandomisedResponse(3, 0.5)
-    rng, shares = CountingWords(), np.zeros(3)
-    shares[1] = bad
+    rng = CountingWords()
     with pytest.raises(InvalidParameter):
-        Uplink(mechanism).send(shares, rng)
+        Uplink(RandomisedResponse(3, 0.5)).send(np.array([0.0, bad, 0.0]), rng)
     assert rng.draws == 0

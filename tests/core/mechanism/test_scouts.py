@@ -66,24 +66,19 @@ def test_what_is_known_of_an_answer_holds(truth: float, adjacency: Adjacency) ->
     found = _answer_cost(response, adjacency)
     with mpmath.workdps(60):
         t = mpmath.mpf(response.threshold) / 2**64
-        here, there = (
-            (1 + t) / 2,
-            mpmath.mpf(0.5) if adjacency is Adjacency.ZERO_OUT else (1 - t) / 2,
-        )
-        laws = [((here, 1 - here), (there, 1 - there)), ((there, 1 - there), (here, 1 - here))]
-        pure = max(mpmath.log(p / q) for one, two in laws for p, q in zip(one, two, strict=True))
+        yes = (1 + t) / 2
+        other = mpmath.mpf(0.5) if adjacency is Adjacency.ZERO_OUT else 1 - yes
+        ratios = [(yes, other), (1 - yes, 1 - other)]
+        pure = max(abs(mpmath.log(p / q)) for p, q in ratios)
         assert pure <= found.pure_epsilon() <= pure * (1 + mpmath.mpf(1e-9)) + mpmath.mpf(1e-12)
         assert pure <= response.epsilon_upper(adjacency) * (1 + mpmath.mpf(1e-15))
         for alpha in (1.01, 2, 30):
-            exact = max(
-                mpmath.log(sum(p * (p / q) ** (alpha - 1) for p, q in zip(one, two, strict=True)))
-                / (alpha - 1)
-                for one, two in laws
-            )
-            assert exact <= found.rdp(alpha)
-            assert exact <= found.slope * alpha
-        normal = mpmath.sqrt(2) * mpmath.erfinv(t)
-        square = normal**2 / 2 if adjacency is Adjacency.ZERO_OUT else 2 * normal**2
+            there = mpmath.fsum(p**alpha * q ** (1 - alpha) for p, q in ratios)
+            back = mpmath.fsum(q**alpha * p ** (1 - alpha) for p, q in ratios)
+            exact = mpmath.log(max(there, back)) / (alpha - 1)
+            assert exact <= min(found.rdp(alpha), found.slope * alpha)
+        distance = mpmath.sqrt(2) * mpmath.erfinv(t) * adjacency.radii
+        square = distance**2 / 2
         assert square <= found.pair_slope <= square * (1 + mpmath.mpf(1e-9))
 
 

@@ -105,3 +105,20 @@ def test_noise_that_is_too_little_or_takes_too_long_to_draw_is_refused() -> None
     with refuses("random words of a draw"):
         Skellam(ball, 3e-4, bits=16)
     assert Skellam(ball, 1e-2, bits=16)._words <= 64
+
+
+@pytest.mark.parametrize("multiplier", [0.3, 3.0])
+def test_a_release_is_longer_than_an_honest_one_with_the_stated_chance_at_most(
+    multiplier: float,
+) -> None:
+    """Of eight coordinates, each rounded away from zero, by the exact law of every square."""
+    mechanism, risk = Skellam(Ball(Norm.L2, 8), multiplier, bits=6), 2.0**-40
+    places, half = np.arange(-400, 401), mechanism.noise_variance / 2
+    each = math.ceil(mechanism.scale / math.sqrt(8))
+    squares = ((each + places + 32) % 64 - 32) ** 2
+    law = np.bincount(squares, stats.skellam.pmf(places, half, half))
+    for _ in range(3):
+        law = np.convolve(law, law)
+    lengths = np.sqrt(np.arange(law.size)) / mechanism.scale
+    assert law[lengths > mechanism.honest_length].sum() <= risk
+    assert law[lengths > mechanism.honest_length / 4].sum() > risk
