@@ -4,24 +4,31 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
+from types import SimpleNamespace
 from unittest.mock import patch
 
 import numpy as np
 import pytest
+from attrs import evolve
+from scipy.stats import binom
 
 pytest.importorskip("flwr")
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp.mod import LocalDpMod, adaptiveclipping_mod, fixedclipping_mod
+from flwr.common import Code, FitRes, Status, ndarrays_to_parameters, parameters_to_ndarrays
+from flwr.compat.client.dpfedavg_numpy_client import DPFedAvgNumPyClient
+from flwr.server import strategy as old
 from flwr.serverapp import strategy as strategies
 from flwr.serverapp.strategy import FedAvg
 from flwr.supercore.differential_privacy import clip_inputs_inplace
 from flwr.supercore.task_identity import TaskIdentity
 
 from check.kit import assert_normal, catches, job, reasons, row, verdict
+from quietbit.check.flower import SHARE, NextClip
+from quietbit.check.law import Normal
 from quietbit.target import Adjacency, Trust
 
 SIZE = 200_000
-EQUAL = "from flwr.app import MetricRecord\nMetricRecord({'num-examples': 1})\n"
 HEAD = "from flwr.clientapp import ClientApp\nfrom flwr.clientapp.mod import *\n"
 
 
@@ -77,13 +84,15 @@ def test_the_local_mod_is_the_law(tmp_path):
     assert np.linalg.norm(silent) == pytest.approx(2.0)
 
 
-@pytest.mark.parametrize("update", [0.0, math.nan], ids=["zero", "nan"])
+@pytest.mark.parametrize("update", [0.0, math.nan, 5.0], ids=["zero", "nan", "a scalar"])
 def test_what_the_clip_relies_on(tmp_path, update):
-    """A zero update is an error of Flower's, and a NaN is not clipped: the law says so."""
+    """A zero update is an error of Flower's, NaN and scalars pass as they are: the law says so."""
     mod = LocalDpMod(1.0, 1.0, 1.0, 1e-5)
     if update == 0.0:
         with pytest.raises(ZeroDivisionError):
             reply_of(mod, np.zeros(3))
+    elif update == 5.0:
+        assert array(reply_of(mod, np.array(5.0))) == 5.0
     else:
         assert np.isnan(array(reply_of(mod, np.array([1.0, update])))).any()
     assert any("finite" in need for need in local(tmp_path, 1.0, 1.0, 1.0, 1e-5).release.needs)
@@ -113,7 +122,10 @@ def test_replacing_doubles_the_sensitivity(tmp_path):
     assert twice.replace_one == pytest.approx(once.zero_out, rel=1e-9)
 
 
-FIXED = "{name}(FedAvg(), noise_multiplier=1.3, clipping_norm=2.0, num_sampled_clients=4)"
+FIXED = (
+    "strategy = {name}(FedAvg(), noise_multiplier=1.3, clipping_norm=2.0, num_sampled_clients=4, "
+    "accountant=RdpAccountant(config))"
+)
 ADAPTIVE = (
     "{name}(FedAvg(), noise_multiplier=1.3, num_sampled_clients=40, initial_clipping_norm=2.0)"
 )
@@ -142,7 +154,7 @@ def central(name: str, clients: int, update: float, multiplier: float = 1.3):
 def test_a_fixed_clip_is_the_law(tmp_path, side):
     name = f"DifferentialPrivacy{side}SideFixedClipping"
     mod = "app = ClientApp(mods=[fixedclipping_mod])\n"
-    law = row(app(tmp_path, mod + EQUAL + FIXED.format(name=name)))
+    law = row(app(tmp_path, mod + FIXED.format(name=name)))
     assert law.release.trust is Trust.CENTRAL
     _, mean = central(name, 4, 1e-12)
     catches(assert_normal, mean, deviation(law, 2.0) / 4)  # the mean of 4 moves by clip / 4
@@ -161,16 +173,83 @@ def test_an_adaptive_clip_makes_noise_for_the_next_clip(tmp_path, side):
     """All are clipped, so Flower shrinks the clip, and then adds noise for the smaller one."""
     name = f"DifferentialPrivacy{side}SideAdaptiveClipping"
     mod = "app = ClientApp(mods=[adaptiveclipping_mod])\n"
-    law = row(app(tmp_path, mod + EQUAL + ADAPTIVE.format(name=name)))
-    assert reasons(law) == {"MOVING_CLIP", "COUNT"}
-    assert law.zero_out == math.inf
-    assert law.release.refuted(Adjacency.ZERO_OUT, 1e-5) == 0.0  # nothing was tried
+    law = row(app(tmp_path, mod + ADAPTIVE.format(name=name)))
+    assert reasons(law) == {"MOVING_CLIP", "COUNT", "WEIGHTS"}
     made, mean = central(name, 40, 1e-12 if side == "Client" else 1.0)
     if side == "Server":
         mean = mean - mean.mean()
-    raised = (1.3**-2 - 4.0**-2) ** -0.5  # the count's deviation is 40 / 20
-    catches(assert_normal, mean, raised * made.clipping_norm / 40)
-    assert made.clipping_norm < 2.0  # which is the clip that was applied
+    noise = law.release.noise
+    catches(assert_normal, mean, made.clipping_norm / noise.mu)  # one client may be all of it
+    assert made.clipped_count_stddev == noise.spread
+    # The clip shrinks as the law says of the count and the noise on it.
+    fractions = np.array([made._noisy_fraction(40, 40) for _ in range(30_000)])
+    catches(assert_normal, fractions - 1, noise.spread / noise.clients)
+    before = made.clipping_norm
+    made._geometric_update(fractions[0])
+    shrunk = math.exp(-noise.rate * (fractions[0] - noise.quantile))
+    assert made.clipping_norm == pytest.approx(before * shrunk)
+
+
+def test_a_moving_clip_costs_what_its_worst_round_does():
+    """Simulated: but for a share of delta, no round has less noise than the law's."""
+    noise = NextClip(1 / 1.3, 2.0, 40, 0.2, 0.5)
+    times, delta = 20, 1e-2
+    rng = np.random.default_rng(7)
+    counts = 40 + noise.spread * rng.standard_normal((100_000, times))  # all are clipped
+    mu = noise.mu * np.exp(noise.rate * (counts / 40 - noise.quantile))
+    total = np.hypot(mu, 1 / noise.spread)
+    most = noise.most(times, delta)
+    far = int((total.max(axis=1) > most).sum())
+    assert far <= binom.isf(1e-9, 100_000, SHARE * delta)
+    assert (total.max(axis=1) > 0.97 * most).any()  # and it is not far off
+    assert noise.proven(Adjacency.ZERO_OUT, times, delta) >= Normal(most).proven(
+        Adjacency.ZERO_OUT, times, delta
+    )
+    assert evolve(noise, spread=0.0).proven(Adjacency.ZERO_OUT, times, delta) == math.inf
+
+
+OWN = {
+    "DPFedAvgFixed": "{name}(FedAdam(), num_sampled_clients=4, clip_norm=2.0, noise_multiplier=1.3)",
+    "DPFedAvgAdaptive": (
+        "{name}(FedAdam(), num_sampled_clients=40, init_clip_norm=2.0, noise_multiplier=1.3)"
+    ),
+}
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("name", OWN)
+def test_noise_on_every_update_is_the_law(tmp_path, name):
+    """The server adds it before any strategy sees the updates, for the clip of this round."""
+    code = OWN[name].format(name=name)
+    assert reasons(row(app(tmp_path / "bare", code))) == {"NO_CLIP"}
+    wrapped = "client = DPFedAvgNumPyClient(mine)\n" + code
+    law = row(app(tmp_path, wrapped)).release.noise
+    clients, kept = (4 if name == "DPFedAvgFixed" else 40), []
+
+    class Keep:
+        def aggregate_fit(self, number, results, failures):
+            kept.extend(parameters_to_ndarrays(result.parameters)[0] for _, result in results)
+            return None, {}
+
+    norm = {"init_clip_norm" if clients == 40 else "clip_norm": 2.0}
+    made = getattr(old, name)(Keep(), clients, noise_multiplier=1.3, **norm)
+    answers = [(SimpleNamespace(cid="1"), reply_without(made))]
+    made.aggregate_fit(1, answers, [])
+    mu = 2.0 / np.std(kept[0])  # of one update, whose count of clipped ones costs 1 / spread
+    count = 1 / made.clip_count_stddev if clients == 40 else 0.0
+    catches(assert_normal, kept[0], 2.0 / math.sqrt(law.mu**2 - count**2))
+    assert mu == pytest.approx(math.sqrt(law.mu**2 - count**2), rel=0.02)
+
+
+def reply_without(made) -> FitRes:
+    """Return what a wrapped client sends: its update clipped, and whether it was not."""
+    inner = SimpleNamespace(fit=lambda parameters, config: ([np.ones(SIZE)], 7, {}))
+    config = {"dpfedavg_clip_norm": 2.0, "dpfedavg_adaptive_clip_enabled": True}
+    arrays, _, metrics = DPFedAvgNumPyClient(inner).fit([np.zeros(SIZE)], config)
+    assert np.linalg.norm(arrays[0]) == pytest.approx(2.0)
+    assert metrics["dpfedavg_norm_bit"] is False
+    status = Status(Code.OK, "")
+    return FitRes(status, ndarrays_to_parameters([np.zeros(SIZE)]), 7, metrics)
 
 
 def test_a_mod_that_no_app_has_protects_nothing(tmp_path):
@@ -182,8 +261,8 @@ def test_of_two_strategies_the_worse_counts(tmp_path):
     """They may be branches of one function."""
     name = "DifferentialPrivacyServerSideFixedClipping"
     better = FIXED.format(name=name).replace("1.3", "13.0")
-    one = row(app(tmp_path / "a", EQUAL + FIXED.format(name=name)))
-    two = row(app(tmp_path / "b", EQUAL + FIXED.format(name=name) + "\n" + better))
+    one = row(app(tmp_path / "a", FIXED.format(name=name)))
+    two = row(app(tmp_path / "b", FIXED.format(name=name) + "\n" + better))
     assert two.zero_out == one.zero_out
 
 
@@ -193,27 +272,18 @@ def test_clients_that_must_clip_and_do_not(tmp_path):
     assert reasons(found) == {"NO_CLIP"}
 
 
-def test_own_numbers_of_examples_are_weights(tmp_path):
-    """FedAvg lets one client be all of the mean; the proof for equal weights is another."""
+def test_an_accountant_of_flowers_weighs_all_the_same(tmp_path):
+    """Without one FedAvg lets one client be all of the mean, which costs as many times more."""
     name = "DifferentialPrivacyServerSideFixedClipping"
-    weighted = row(app(tmp_path / "a", FIXED.format(name=name)))
-    equal = row(app(tmp_path / "b", EQUAL + FIXED.format(name=name)))
-    assert "WEIGHTS" in reasons(weighted)
-    # What outputs refute is what equal weights attain.
-    for found in (weighted, equal):
+    equal = row(app(tmp_path / "a", FIXED.format(name=name)))
+    assert reasons(equal) == set()
+    text = FIXED.format(name=name).replace(", accountant=RdpAccountant(config)", "")
+    weighted = row(app(tmp_path / "b", text))
+    assert reasons(weighted) == {"WEIGHTS"}
+    assert weighted.release.noise.mu == pytest.approx(4 * equal.release.noise.mu)
+    for found in (weighted, equal):  # what outputs refute is what equal weights attain
         refuted = found.release.refuted(Adjacency.ZERO_OUT, 1e-5)
         assert refuted == pytest.approx(equal.zero_out, rel=1e-5)
-    assert weighted.release.noise.mu == pytest.approx(4 * equal.release.noise.mu)
-
-
-def test_an_accountant_of_flowers_weighs_all_the_same(tmp_path):
-    accounted = FIXED.replace(")", ", accountant=accountant)", 2).replace(
-        "FedAvg(, accountant=accountant)", "FedAvg()"
-    )
-    name = "DifferentialPrivacyServerSideFixedClipping"
-    found = row(app(tmp_path / "a", accounted.format(name=name)))
-    equal = row(app(tmp_path / "b", EQUAL + FIXED.format(name=name)))
-    assert (found.zero_out, reasons(found)) == (equal.zero_out, set())
 
 
 def test_masks_alone_prove_nothing(tmp_path):

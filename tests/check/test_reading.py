@@ -49,7 +49,7 @@ MOST_MEGABYTES = 200
 
 def value(text: str, config=None, name: str = "epsilon"):
     sources = [Source(f"f{place}.py", part) for place, part in enumerate(text.split("# file\n"))]
-    program = Program(sources, config or {}, Given({}), {"LocalDpMod": ("clip", "epsilon")})
+    program = Program(sources, Given({}), {"LocalDpMod": ("clip", "epsilon")}, config or {})
     (use,) = program.uses("LocalDpMod")
     return use.arguments.get(name)
 

@@ -18,7 +18,10 @@ from quietbit.target import Adjacency
 
 __all__ = ["by_formula"]
 
-FINITE = "updates that are finite and not exactly zero, by whose norm the clip divides"
+FINITE = (
+    "updates that are finite and not exactly zero, by whose norm the clip divides, in arrays of "
+    "floats with a dimension: others leave as they are"
+)
 
 
 def by_formula(use: Use, run: Run) -> Release:
@@ -29,12 +32,12 @@ def by_formula(use: Use, run: Run) -> Release:
     require(epsilon > 0 and 0 < delta < 1, f"epsilon, delta ({use.place})", (epsilon, delta), rule)
     deviation = sensitivity * math.sqrt(2 * math.log(1.25 / delta)) / epsilon
     noise = Normal.of(clip, deviation)
+    is_lost = deviation < LEAST_NOISE
     rounds = run.rounds
     why = []
-    if deviation == 0:
-        why.append(Why(Reason.NO_NOISE, use.place))
-    elif deviation < LEAST_NOISE:
-        why.append(Why(Reason.ROUNDED, use.place, f"standard deviation {deviation:.2g}"))
+    if is_lost:
+        reason = Reason.ROUNDED if deviation > 0 else Reason.NO_NOISE
+        why.append(Why(reason, use.place, f"standard deviation {deviation:.2g}"))
     if sensitivity < clip:
         detail = f"sensitivity {sensitivity:g}, clip {clip:g}"
         why.append(Why(Reason.SENSITIVITY, use.place, detail))
@@ -47,7 +50,7 @@ def by_formula(use: Use, run: Run) -> Release:
         "update",
         use.name,
         use.place,
-        noise,
+        None if is_lost else noise,
         rounds,
         claim=claim,
         why=tuple(why),

@@ -16,12 +16,13 @@ from enum import Enum
 from typing import Protocol, TypeAlias, final
 
 import numpy as np
-from attrs import frozen
+from attrs import evolve, frozen
 
 from quietbit._typing import FloatVector
 from quietbit.check.attack import refuted_by_samples
 from quietbit.check.program import Program
-from quietbit.check.values import Given, MissingValue, Place, Use, Value
+from quietbit.check.values import Given, MissingValue, Place, Unknown, Use, Value
+from quietbit.errors import check_real
 from quietbit.privacy.cost import Cost
 from quietbit.privacy.rounding import FEW_OPERATIONS, round_up
 from quietbit.privacy.subsampling import poisson_cost
@@ -42,6 +43,7 @@ __all__ = [
 ]
 
 DELTA = 1e-5  # where neither the job nor its reader names one
+MOST_DELTA = 0.1
 LEAST_NOISE = 2.0**-23  # of parameters of size 1 in float32: smaller noise is lost in rounding
 COMPUTED = 1 - 1e-6  # of an exact epsilon: what outputs refute
 MOST_STEPS = 2000  # that are sampled
@@ -53,6 +55,7 @@ class Reason(Enum):
     NO_CLIP = "no clip bounds what one client can change"
     NO_NOISE = "no noise is added"
     ROUNDED = "the noise is smaller than the rounding of float32"
+    STRATEGY = "the noise is for a mean of clipped updates, and the strategy makes something else"
     SENSITIVITY = "the noise is made for a sensitivity that is not that of the clip"
     SELECTION = "the selected coordinates are not paid for in the epsilon that is configured"
     IN_CLEAR = "it leaves in the clear"
@@ -64,6 +67,7 @@ class Reason(Enum):
     WEIGHTS = "clients are weighted by numbers of their own, so that one can be all of the mean"
     MOVING_CLIP = "the noise is for the clip of the next round, not for that of this one"
     COUNT = "the noise of the clipped count is priced at half of its sensitivity"
+    CHANGING_NOISE = "the noise changes during the run"
     ENCRYPTED = "encryption hides updates from the server, and the sum that comes out has no noise"
     NOT_APPLIED = "the filter is for another task than the one whose result leaves"
     SWITCHED_OFF = "it is switched off"
@@ -71,6 +75,11 @@ class Reason(Enum):
     UNKNOWN_CLASS = "check has no law of this class"
 
 
+SEEDS = ("seed_everything", "set_seed", "set_random_seed")  # of all generators
+NUMPY_SEEDS = ("random.seed", ".seed")
+BUFFERED = ("BatchNorm1d", "BatchNorm2d", "BatchNorm3d")
+CLIENTS = "clients"  # a way: what their own filters and mods do; the worst of their chains counts
+TRAINING = "training"  # a way on which everything counts: what several engines cost adds up
 # Without a proof, though neighbours need not differ for sure.
 UNTRIED = (Reason.UNKNOWN_CLASS, Reason.SEEDED, Reason.MOVING_CLIP)
 
@@ -186,6 +195,8 @@ class Release:
     claim: Claim | None = None
     why: tuple[Why, ...] = ()
     needs: tuple[str, ...] = ()  # what the proof relies on, and the job does not enforce
+    way: str = ""  # out of the clients, where several are protected by laws of their own
+    chain: str = ""  # of filters, on one way: the best of them counts
 
     def epsilon(self, adjacency: Adjacency, delta: float) -> float:
         """Return the proven epsilon at ``delta``; infinite where nothing is proved."""
@@ -205,14 +216,16 @@ class Run:
 
     given: Given
     program: Program
-    round_counts: tuple[Value, ...]  # every number of rounds that the job names
+    parts: tuple[Use, ...]  # of NVFlare's configurations
+    round_counts: tuple[Value, ...]  # of all workflows, one after the other
     place: Place  # of what says nothing about them
 
     @property
     def rounds(self) -> int:
-        """How often a client answers, where the job names one number."""
+        """How often a client answers."""
         counts = self.round_counts
-        value = counts[0] if counts and all(count == counts[0] for count in counts) else None
+        open_ = [count for count in counts if isinstance(count, Unknown)]
+        value = open_[0] if open_ else sum(counts) or None
         return self.number("rounds", value, self.place)
 
     @property
@@ -226,7 +239,8 @@ class Run:
     @property
     def delta(self) -> float:
         """The delta at which something without a delta of its own is asked for."""
-        return float(self.given.find("delta") or DELTA)
+        delta = self.given.find("delta")
+        return DELTA if delta is None else check_real(delta, "delta", at_most=MOST_DELTA)
 
     def number(self, name: str, value: Value, place: Place) -> int:
         """Return a count that the job, or else its reader, names."""
@@ -251,4 +265,19 @@ def law(name: str, parameters: str = "") -> Callable[[Law], Law]:
 def nothing(what: str, use: Use, *reasons: Reason, detail: str = "") -> Release:
     """Return a release of which nothing is proved, for these reasons."""
     why = tuple(Why(reason, use.place, detail) for reason in reasons)
-    return Release(what, use.name, use.place, why=why)
+    return Release(what, use.name, use.place, why=why, way=use.name)
+
+
+def buffers(run: Run) -> list[Release]:
+    """Return the statistics of BatchNorm, where nothing replaces them."""
+    words = run.program.words
+    if "ModuleValidator" in words:
+        return []
+    uses = [Use(name, {}, words[name], run.given) for name in BUFFERED if name in words]
+    return [nothing("model", use, Reason.BUFFERS) for use in uses]
+
+
+def seeded(use: Use, run: Run, *functions: str) -> list[Release]:
+    """Return what is wrong where the job seeds the generator that noise is drawn from."""
+    seeds = run.program.uses(*functions, *SEEDS)
+    return [nothing("update", evolve(use, place=seed.place), Reason.SEEDED) for seed in seeds[:1]]

@@ -14,20 +14,32 @@ Source   nvflare 2.9.0: app_common/filters, private/fed/utils/fed_utils.py (filt
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from typing import final
 
 from attrs import evolve, frozen
 
 from quietbit.check.attack import refuted_by_signs
 from quietbit.check.gaussian import by_formula
-from quietbit.check.law import Claim, Reason, Release, Run, Why, law, nothing
+from quietbit.check.law import (
+    CLIENTS,
+    LAWS,
+    NUMPY_SEEDS,
+    Claim,
+    Reason,
+    Release,
+    Run,
+    Why,
+    law,
+    nothing,
+    seeded,
+)
 from quietbit.check.reader import Source, Sources
-from quietbit.check.values import Given, Place, Unknown, Use, Value
+from quietbit.check.values import PACKAGES, Given, Place, Unknown, Use, Value
 from quietbit.errors import require
 from quietbit.target import Adjacency
 
-__all__ = ["components", "filters", "rounds"]
+__all__ = ["FILTERS", "PARAMETERS", "components", "filters", "rounds"]
 
 CLIENT = "config_fed_client"
 SERVER = "config_fed_server"
@@ -46,6 +58,17 @@ AROUND = "LocalPrivacy"
 PARTS = ("components", "workflows", "executors")
 # Of workflows that are not told how many.
 ROUNDS = {"FedAvg": 5, "ScatterAndGather": 5, "CyclicController": 5, "Scaffold": 5}
+# Of workflows that train nobody.
+IDLE = (
+    "CrossSiteModelEval",
+    "CrossSiteEvalServerController",
+    "GlobalModelEval",
+    "InitializeGlobalWeights",
+    "StatisticsController",
+)
+PARAMETERS = {"TASK_RESULT": ()}  # of what no law is about, but what laws ask for
+FILTERS = (AROUND, "LocalDifferentialPrivacy", "PrivateUplink", "SVTPrivacy")
+ALL_SITES = "the same filter at every other site"
 PLAIN = (str, int, float, list, dict, type(None))
 
 
@@ -63,35 +86,54 @@ def components(sources: Sources, given: Given) -> Iterator[Use]:
                 yield _use(source, table, inner if isinstance(inner, dict) else entry, given)
 
 
-def filters(sources: Sources, given: Given, parts: Iterable[Use]) -> Iterator[Use]:
-    """Return every filter of what leaves the clients, and whether an update meets it."""
-    named = [use.arguments.get(name) for use in parts for name in TASK_NAMES]
-    trained = {name for name in named if isinstance(name, str)} or {TASK}
+def filters(sources: Sources, given: Given, parts: Sequence[Use]) -> Iterator[Use]:
+    """Return the filters of every site for every task that trains, and whether they are applied."""
     swarm = {CONTROLLERS[use.name] for use in parts if use.name in CONTROLLERS}
     for source in sources.called(CLIENT):
-        table = source.values()
-        found = False
-        for key, direction in DIRECTIONS.items():
-            for chain in _tables(table.get(key)):
-                if chain.get("direction", direction) == "in":
-                    continue
-                names = chain.get("tasks")
-                tasks = {str(name) for name in names} if isinstance(names, list) else set()
+        listed = list(_listed(source, given))
+        for task in _trained(parts):
+            chain = f"{source.name} {task}"
+            for key, tasks, use in listed:
+                met = key == RESULTS and task in tasks
+                if swarm and use.name != AROUND:
+                    met = key == DATA and swarm <= tasks
+                yield evolve(use, chain=chain, applied=met)
+            if not listed:
+                yield Use(NO_FILTER, {}, Place(source.name), given, chain=chain)
+
+
+def _trained(parts: Sequence[Use]) -> set[str]:
+    """Return the names of the tasks that train."""
+    trained = set()
+    for use in parts:
+        named = {str(use.arguments[name]) for name in TASK_NAMES if name in use.arguments}
+        if use.name in ROUNDS and not named:
+            named = {TASK}
+        trained |= named
+    return trained or {TASK}
+
+
+def _listed(source: Source, given: Given) -> Iterator[tuple[str, set[str], Use]]:
+    """Return the filters of what leaves a site, with the list and the tasks that they stand in."""
+    table = source.values()
+    for key, usual in DIRECTIONS.items():
+        for chain in _tables(table.get(key)):
+            names = chain.get("tasks")
+            tasks = {str(name) for name in names} if isinstance(names, list) else set()
+            if str(chain.get("direction", usual)).lower() != "in":
                 for member in _tables(chain.get("filters")):
-                    found = True
-                    use = _use(source, table, member, given)
-                    met = key == RESULTS and bool(tasks & trained)
-                    if swarm and use.name != AROUND:
-                        met = key == DATA and bool(tasks & swarm)
-                    yield evolve(use, applied=met)
-        if not found:  # another site's configuration may have some
-            yield Use(NO_FILTER, {}, Place(source.name), given)
+                    yield key, tasks, _use(source, table, member, given)
 
 
-def rounds(parts: Iterable[Use]) -> list[Value]:
+def rounds(sources: Sources, given: Given) -> Iterator[Value]:
     """Return the numbers of rounds of the workflows; exported jobs leave out usual ones."""
-    numbers = [use.arguments.get("num_rounds", ROUNDS.get(use.name)) for use in parts]
-    return [number for number in numbers if number is not None]
+    for source in sources.called(SERVER):
+        table = source.values()
+        for entry in _tables(table.get("workflows")):
+            use = _use(source, table, entry, given)
+            if use.name not in IDLE:
+                usual = ROUNDS.get(use.name, Unknown("rounds", use.place))
+                yield use.arguments.get("num_rounds", usual)
 
 
 def _tables(value: Value) -> list[dict[str, Value]]:
@@ -102,7 +144,7 @@ def _tables(value: Value) -> list[dict[str, Value]]:
 
 def _use(source: Source, table: Value, entry: dict[str, Value], given: Given) -> Use:
     """Return the use of a class; ``{name}`` in an argument is a value of the configuration."""
-    path = str(entry.get("path") or entry.get("name") or entry.get("class_path") or "")
+    path = str(entry.get("path") or entry.get("class_path") or entry.get("name") or "")
     place = source.place_of(path)
     arguments = {}
     named = entry.get("args")
@@ -112,7 +154,35 @@ def _use(source: Source, table: Value, entry: dict[str, Value], given: Given) ->
         elif not isinstance(value, PLAIN):  # a substitution of HOCON
             value = Unknown(name, place)
         arguments[name] = value
-    return Use(path.rpartition(".")[2], arguments, place, given)
+    package, _, name = path.rpartition(".")
+    is_known = package.partition(".")[0] in ("", *PACKAGES)
+    return Use(name if is_known else path, arguments, place, given)
+
+
+@law("add_client_output_filter", "filter tasks clients")
+@law("to_clients", "filter id")
+@law("to", "filter target id")
+def of_recipe(use: Use, run: Run) -> list[Release]:
+    """Ask the law of a filter that Python adds to a recipe or a job, for tasks that train."""
+    member = use.arguments.get("filter")
+    if not isinstance(member, Use) or member.name not in LAWS:
+        return []
+    tasks = use.arguments.get("tasks")
+    kind = getattr(use.arguments.get("filter_type"), "name", "")
+    trained = {str(task) for name in TASK_NAMES for task in run.program.keywords(name)} or {TASK}
+    met = isinstance(tasks, list) and trained <= set(map(str, tasks))
+    is_result = use.name == "add_client_output_filter" or kind == "TASK_RESULT"
+    if not (met and is_result):
+        return [nothing("update", member, Reason.NOT_APPLIED)]
+    sites = use.arguments.get("clients", use.arguments.get("target"))
+    needs = () if sites is None else (ALL_SITES,)
+    releases = LAWS[member.name][1](member, run)
+    found = [one for one in releases if one.what == "update"]
+    tagged = [
+        evolve(one, way=CLIENTS, chain=f"recipe {sites}", needs=(*one.needs, *needs))
+        for one in found
+    ]
+    return [*tagged, *(one for one in releases if one.what != "update")]
 
 
 @final
@@ -153,7 +223,8 @@ def sparse_vector(use: Use, run: Run) -> list[Release]:
     why = (Why(Reason.SELECTION, use.place, detail), Why(Reason.PER_ROUND, use.place))
     noise = SparseVector(released, number)
     claim = Claim(epsilon, run.delta)
-    return [Release("update", use.name, use.place, noise, run.rounds, claim=claim, why=why)]
+    release = Release("update", use.name, use.place, noise, run.rounds, claim=claim, why=why)
+    return [release, nothing("metrics", use, Reason.IN_CLEAR)]
 
 
 @law("LocalDifferentialPrivacy", "clipping_norm sensitivity epsilon delta off")
@@ -162,7 +233,9 @@ def local_differential_privacy(use: Use, run: Run) -> list[Release]:
     usual = {"clipping_norm": 1.0, "sensitivity": 1e-4, "epsilon": 10.0, "delta": 1e-5}
     if use.value("off", False):
         return [nothing("update", use, Reason.SWITCHED_OFF)]
-    return [by_formula(evolve(use, arguments={**usual, **use.arguments}), run)]
+    release = by_formula(evolve(use, arguments={**usual, **use.arguments}), run)
+    found = seeded(use, run, *NUMPY_SEEDS) or [release]
+    return [*found, nothing("metrics", use, Reason.IN_CLEAR)]
 
 
 # Classes that add no noise to what they let out.

@@ -17,6 +17,7 @@ from attrs import evolve
 
 from quietbit._search import bisect
 from quietbit.check.law import (
+    TRAINING,
     Batches,
     Claim,
     Noise,
@@ -25,44 +26,63 @@ from quietbit.check.law import (
     Release,
     Run,
     Why,
+    buffers,
     law,
-    nothing,
+    seeded,
 )
-from quietbit.check.values import Use
+from quietbit.check.values import Use, Value
 from quietbit.errors import require
 from quietbit.target import Adjacency, Unit
 
-__all__ = ["found_multiplier"]
+__all__ = ["PARAMETERS", "found_multiplier"]
 
 NAMES = (
     "module optimizer criterion data_loader noise_multiplier max_grad_norm batch_first "
-    "loss_reduction poisson_sampling"
+    "loss_reduction poisson_sampling clipping noise_generator target_epsilon target_delta epochs"
 )
+PARAMETERS = {
+    "PrivacyEngine": ("accountant", "secure_mode"),
+    "DataLoader": ("dataset", "batch_size", "shuffle", "sampler", "batch_sampler"),
+}
 EPOCHS = ("epochs", "local_epochs", "num_epochs", "total_epochs")
-BATCHES = ("batch_size", "local_batch_size")
-BUFFERED = ("BatchNorm1d", "BatchNorm2d", "BatchNorm3d")
 CLIPPINGS = ("flat", "per_layer")
+SCHEDULERS = ("ExponentialNoise", "LambdaNoise", "StepNoise")
+TORCH_SEEDS = (
+    "torch.manual_seed",
+    "cuda.manual_seed",
+    "cuda.manual_seed_all",
+    "random.manual_seed",
+    ".manual_seed",
+)
 HIGHEST = 1000.0
+ONCE = "a loader that has every sample in one batch of an epoch, and no more"
 ROUNDING = 1e-9  # of a product of steps and a rate
 
 
 def _steps(use: Use, run: Run, calibrated: int | None) -> tuple[int, int, float]:
     """Return the steps of a run, those that the noise was made for, and the rate of a batch."""
-    batch = run.number("batch_size", _named(run, BATCHES), use.place)
-    batches = math.ceil(run.number("samples", None, use.place) / batch)
+    loaders = run.program.uses("DataLoader")
+    own = use.arguments.get("data_loader")
+    if isinstance(own, Use):
+        loaders = [own]
+    sizes = [loader.arguments.get("batch_size", 1) for loader in loaders]
+    batch = run.number("batch_size", _one(sizes), use.place)
+    samples = run.number("samples", None, use.place)
+    is_floor = any(loader.arguments.get("drop_last", False) is not False for loader in loaders)
+    batches = max(1, samples // batch) if is_floor else math.ceil(samples / batch)
     rounds = run.rounds if run.round_counts else int(run.given.find("rounds") or 1)
     usual = calibrated if rounds == 1 else None
-    local = run.number("local_epochs", _named(run, EPOCHS) or usual, use.place)
+    named = [run.program.config.get(name.replace("_", "-")) for name in EPOCHS]
+    for name in EPOCHS:
+        named += run.program.keywords(name)
+    counts = [number for number in named if number is not None]
+    local = run.number("local_epochs", _one(counts) if counts else usual, use.place)
     return rounds * local * batches, (calibrated or rounds * local) * batches, 1 / batches
 
 
-def _named(run: Run, names: tuple[str, ...]) -> float | None:
-    """Return the one number that config and keywords have under these names."""
-    values = [run.program.config.get(name.replace("_", "-")) for name in names]
-    for name in names:
-        values += run.program.keywords(name)
-    numbers = {value for value in values if isinstance(value, int | float)}
-    return numbers.pop() if len(numbers) == 1 else None
+def _one(values: list[Value]) -> Value:
+    """Return the number that all are, or None."""
+    return values[0] if values and all(value == values[0] for value in values) else None
 
 
 def found_multiplier(epsilon: float, delta: float, rate: float, steps: int, kind: str) -> float:
@@ -87,7 +107,7 @@ def make_private(use: Use, run: Run) -> list[Release]:
     """Price all steps of the run with the noise that is written down."""
     multiplier = use.number("noise_multiplier")
     number, _, rate = _steps(use, run, None)
-    return [_release(use, run, multiplier, number, rate, None), *_buffers(run)]
+    return [_release(use, run, multiplier, number, rate, None), *buffers(run)]
 
 
 @law("make_private_with_epsilon", NAMES)
@@ -101,11 +121,11 @@ def make_private_with_epsilon(use: Use, run: Run) -> list[Release]:
     if number > calibrated:
         why = Why(Reason.PER_ROUND, use.place, f"{number:,} steps, noise for {calibrated:,}")
         release = evolve(release, why=(*release.why, why))
-    return [release, *_buffers(run)]
+    return [release, *buffers(run)]
 
 
 def _accountant(run: Run) -> str:
-    kinds = [use.arguments.get("accountant", "prv") for use in run.program.uses("PrivacyEngine")]
+    kinds = [use.value("accountant", "prv") for use in run.program.uses("PrivacyEngine")]
     return "gdp" if "gdp" in kinds else "prv"
 
 
@@ -113,12 +133,30 @@ def _release(
     use: Use, run: Run, multiplier: float, number: int, rate: float, claim: Claim | None
 ) -> Release:
     """Return the release of the model that so many steps make."""
-    if use.value("clipping", "flat") not in CLIPPINGS:
-        return nothing("update", use, Reason.UNKNOWN_CLASS, detail="of this clipping")
-    if "noise_generator" in use.arguments:
-        return nothing("update", use, Reason.SEEDED)
+    release = Release(
+        "update",
+        use.name,
+        use.place,
+        unit=Unit.SAMPLE,
+        claim=claim,
+        needs=(f"{number:,} steps, counted in epochs and rounds: loops are not read",),
+        way=TRAINING,
+        chain=str(use.place),
+    )
+    is_secure = [engine.value("secure_mode", False) for engine in run.program.uses("PrivacyEngine")]
+    bad = []
+    if "opacus" not in run.program.words or use.value("clipping", "flat") not in CLIPPINGS:
+        bad.append(Reason.UNKNOWN_CLASS)
+    if use.arguments.get("noise_generator") is not None:
+        bad.append(Reason.SEEDED)
+    if not (is_secure and all(is_secure)) and seeded(use, run, *TORCH_SEEDS):
+        bad.append(Reason.SEEDED)
+    if not run.program.words.keys().isdisjoint(SCHEDULERS):
+        bad.append(Reason.CHANGING_NOISE)
     if multiplier == 0:
-        return nothing("update", use, Reason.NO_NOISE)
+        bad.append(Reason.NO_NOISE)
+    if bad:
+        return evolve(release, why=tuple(Why(reason, use.place) for reason in bad))
     why = []
     noise: Noise = Batches(multiplier, rate)
     if _accountant(run) == "gdp":
@@ -127,15 +165,5 @@ def _release(
         why.append(Why(Reason.FIXED_BATCHES, use.place))
         noise = Normal.of(1.0, multiplier)
         number = math.ceil(number * rate - ROUNDING)  # once in every epoch, a last short one too
-    return Release(
-        "update", use.name, use.place, noise, number, Unit.SAMPLE, claim=claim, why=tuple(why)
-    )
-
-
-def _buffers(run: Run) -> list[Release]:
-    """Return the statistics of BatchNorm, where nothing replaces them."""
-    words = run.program.words
-    if "fix" in words:
-        return []
-    uses = [Use(name, {}, words[name], run.given) for name in BUFFERED if name in words]
-    return [nothing("model", use, Reason.BUFFERS) for use in uses]
+        release = evolve(release, needs=(*release.needs, ONCE))
+    return evolve(release, noise=noise, times=number, why=tuple(why))

@@ -14,7 +14,7 @@ from typing import Any, final
 
 from attrs import frozen
 
-from quietbit.check.law import Claim, Release, Run, law
+from quietbit.check.law import CLIENTS, Claim, Reason, Release, Run, law, nothing
 from quietbit.check.values import MissingValue, Unknown, Use, Value
 from quietbit.federation.own_round import DELTA, GAUSSIAN, own_plan
 from quietbit.federation.plan import Plan
@@ -23,8 +23,8 @@ from quietbit.target import Adjacency, Target
 
 __all__ = ["GATES"]
 
-# Classes that let nothing out beside the release; `LocalPrivacy` holds its own tasks alone.
-GATES = ("PrivateReceiver", "add_privacy", "PrivateClientApp")
+# What lets nothing out beside the release; `LocalPrivacy` holds its own tasks alone.
+GATES = ("PrivateUplink", "add_privacy", "PrivateClientApp")
 GATE = "the node's own policy and ledger, which hold the job to this budget"
 LINE = ("epsilon", "delta", "clip", "releases", "adjacency", "mechanism", "samples")
 USUAL = {"mechanism": GAUSSIAN, "delta": DELTA, "samples": None}
@@ -70,6 +70,8 @@ def _kept(use: Use, run: Run, plan: Plan) -> list[Release]:
         trust=target.trust,
         claim=claim,
         needs=(GATE,),
+        way=CLIENTS,
+        chain=str(use.place),
     )
     return [release]
 
@@ -84,12 +86,20 @@ def _known(settings: Value) -> Mapping[str, Any]:
     return settings
 
 
-@law("PrivateReceiver", "settings")
+@law("PrivateUplink")
+def uplink(use: Use, run: Run) -> list[Release]:
+    """Read the settings that the server sends to a site's filter."""
+    parts = [part for part in run.parts if part.name == "PrivateReceiver"]
+    settings = [_known(part.value("settings")) for part in parts]
+    if not settings or any(one != settings[0] for one in settings):
+        return [nothing("update", use, Reason.NOT_APPLIED, detail="no PrivateReceiver of one plan")]
+    return _kept(use, run, Plan.from_run_config(settings[0]))
+
+
 @law("add_privacy", "recipe settings")
-def receiver(use: Use, run: Run) -> list[Release]:
-    """Read the settings of an NVFlare job, a table or flat keys."""
-    settings = use.value("settings")
-    return _kept(use, run, Plan.from_run_config(_known(settings)))
+def recipe(use: Use, run: Run) -> list[Release]:
+    """Read the settings of a recipe, a table or flat keys."""
+    return _kept(use, run, Plan.from_run_config(_known(use.value("settings"))))
 
 
 @law("LocalPrivacy", "epsilon clip releases adjacency delta mechanism samples spent stream")

@@ -24,7 +24,7 @@ from attrs import field, frozen
 from quietbit.check.values import Place, Value
 from quietbit.errors import QuietbitError, one_line, require, require_module
 
-__all__ = ["Source", "Sources", "Unreadable", "read_job"]
+__all__ = ["Source", "Sources", "Unreadable", "read_job", "refuse"]
 
 # The most bytes of a file: what its parser takes a second or two for.
 SMALL = 20_000  # HOCON and YAML

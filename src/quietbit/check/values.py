@@ -16,7 +16,10 @@ from attrs import field, frozen
 
 from quietbit.errors import InvalidParameter, QuietbitError, check_real, require
 
-__all__ = ["REQUIRED", "Given", "MissingValue", "Place", "Unknown", "Use", "Value"]
+__all__ = ["PACKAGES", "REST", "Given", "MissingValue", "Place", "Unknown", "Use", "Value"]
+
+# What laws are about, and torch, whose loaders one of them reads.
+PACKAGES = {"dp_accounting", "flip", "flwr", "nvflare", "opacus", "quietbit", "torch"}
 
 REQUIRED: Final = object()
 FACTS = {"delta", "dimension", "samples"}
@@ -99,6 +102,9 @@ class Use:
     arguments: Mapping[str, Value]
     place: Place
     given: Given = field(repr=False, eq=False)
+    needs: tuple[str, ...] = ()  # what must be true for it to be made
+    repeated: bool = False  # by a loop
+    chain: str = ""  # of a site's filters, for the task that this one stands in
     applied: bool = True  # by its engine, to what leaves
 
     def value(self, name: str, default: Value = REQUIRED) -> Value:

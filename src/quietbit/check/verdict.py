@@ -14,11 +14,11 @@ from typing import final
 from attrs import evolve, frozen
 
 from quietbit.check import accounting, flower, nvflare, opacus, quietbit_jobs
-from quietbit.check.law import LAWS, Claim, Reason, Release, Run, nothing
+from quietbit.check.law import CLIENTS, LAWS, TRAINING, Claim, Reason, Release, Run, nothing
 from quietbit.check.program import Program
 from quietbit.check.reader import Sources, Unreadable
 from quietbit.check.values import Given, MissingValue, Place, Unknown, Use
-from quietbit.errors import InvalidParameter
+from quietbit.errors import InvalidParameter, check_real
 from quietbit.target import Adjacency, Unit
 
 __all__ = ["ENGINES", "FILES", "Verdict", "judge"]
@@ -56,25 +56,32 @@ def judge(
     accepted: Collection[str] = (),
 ) -> Verdict:
     """Return the verdict on a job, at the adjacency that the claim is read under."""
-    parameters = {name: names for name, (names, _) in LAWS.items()}
-    program = Program(sources.ending(".py"), flower.config(sources), given, parameters)
-    parts = list(nvflare.components(sources, given))
-    counts = (*nvflare.rounds(parts), *flower.rounds(program))
-    run = Run(given, program, counts, Place(sources.title))
+    parameters = {**flower.PARAMETERS, **nvflare.PARAMETERS, **opacus.PARAMETERS}
+    parameters |= {name: names for name, (names, _) in LAWS.items()}
+    program = Program(flower.started(sources), given, parameters, flower.config(sources))
+    parts = tuple(nvflare.components(sources, given))
+    counts = tuple(nvflare.rounds(sources, given)) or tuple(flower.rounds(program))
+    run = Run(given, program, parts, counts, Place(sources.title))
     uses = list(nvflare.filters(sources, given, parts))
     uses += [use for use in parts if use.name in LAWS]
-    uses += [*program.uses(*LAWS), *flower.mods(program, given)]
+    for use in program.uses(*{**LAWS, **dict.fromkeys(program.events())}):
+        # A filter in Python counts where a recipe is told of it.
+        uses.append(evolve(use, applied=use.name not in nvflare.FILTERS))
     releases, missing = _ask(uses, run)
     given.check_taken()
-    claim = next((release.claim for release in releases if release.claim is not None), None)
-    delta = run.delta if claim is None else claim.delta
-    kinds: dict[str, list[Release]] = {}
+    claims = [release.claim for release in releases if release.claim is not None]
+    claim = min(claims, key=lambda one: one.epsilon, default=None)
+    delta = min((one.delta for one in claims), default=run.delta)
+    kinds: dict[str, list[Release]] = {"update": []}  # which comes first
     for release in releases:
         kinds.setdefault(release.what, []).append(release)
-    best = [one for kind in kinds.values() for one in _of_one(kind, delta)]
+    best = [one for kind in kinds.values() if kind for one in _of_one(kind, delta)]
+    updates = [release for release in best if release.what == "update"]
+    if updates and all(release.law in quietbit_jobs.GATES for release in updates):
+        best = updates  # nothing else leaves through a gate
     counted = [release for release in best if release.what not in accepted]
     if max_epsilon is not None:
-        claim = Claim(max_epsilon, delta, per_round=False)
+        claim = Claim(check_real(max_epsilon, "max_epsilon"), delta, per_round=False)
     proofs = [release for release in counted if release.epsilon(adjacency, delta) < math.inf]
     share = delta / max(1, len(proofs))  # the deltas of several releases add up, too
     sums = dict.fromkeys(Unit, 0.0)  # by what is protected
@@ -97,24 +104,22 @@ def _ask(uses: Iterable[Use], run: Run) -> tuple[list[Release], tuple[Unknown, .
     releases: list[Release] = []
     missing: list[Unknown] = []
     for use in uses:
-        if use.name not in LAWS:
-            releases.append(nothing("update", use, Reason.UNKNOWN_CLASS))
-        elif not use.applied:
-            releases.append(nothing("update", use, Reason.NOT_APPLIED))
-        else:
-            try:
-                releases += LAWS[use.name][1](use, run)
-            except MissingValue as error:
-                missing += error.values
-            except ArithmeticError as error:
-                rule = "of ordinary size"
-                name = f"numbers of {use.name} ({use.place})"
-                raise InvalidParameter.of(name, rule, dict(use.arguments)) from error
-    gated = [release for release in releases if release.law in quietbit_jobs.GATES]
-    if gated:  # nothing else leaves through a gate
-        return gated, tuple(missing)
+        try:
+            found = _of_use(use, run)
+        except MissingValue as error:
+            missing += error.values
+            continue
+        except ArithmeticError as error:
+            rule = "of ordinary size"
+            name = f"numbers of {use.name} ({use.place})"
+            raise InvalidParameter.of(name, rule, dict(use.arguments)) from error
+        for release in found:
+            if use.chain and release.what == "update":
+                release = evolve(release, way=CLIENTS, chain=use.chain)
+            releases.append(evolve(release, needs=(*release.needs, *use.needs)))
+    is_gated = any(release.law in quietbit_jobs.GATES for release in releases)
     apps = [run.program.words[name] for name in APPS if name in run.program.words]
-    for place in apps[:1]:
+    for place in [] if is_gated else apps[:1]:
         app = Use("the app", {}, place, run.given)
         releases.append(nothing("metrics", app, Reason.IN_CLEAR))
         if not missing and not any(release.what in SENT for release in releases):
@@ -125,29 +130,39 @@ def _ask(uses: Iterable[Use], run: Run) -> tuple[list[Release], tuple[Unknown, .
     return releases, tuple(dict.fromkeys(missing))
 
 
-def _of_one(releases: list[Release], delta: float) -> list[Release]:
-    """Return the best of a chain of filters, the worst of several chains and of calls in Python.
+def _of_use(use: Use, run: Run) -> list[Release]:
+    """Return what the law of a class says, or that nothing is proved of it."""
+    if not use.applied:
+        return [nothing("update", use, Reason.NOT_APPLIED)]
+    if use.name in LAWS:
+        return LAWS[use.name][1](use, run)
+    return (
+        accounting.gaussian(use, run)
+        if use.name.endswith("DpEvent")
+        else [nothing("update", use, Reason.UNKNOWN_CLASS)]
+    )
 
-    Several calls may be alternatives, and several chains belong to several sites.
+
+def _of_one(releases: list[Release], delta: float) -> list[Release]:
+    """Return what counts of all that is said of one thing that leaves.
+
+    Everything of training counts. Of the other ways the best one does; on a way the worst chain,
+    for chains belong to several sites or apps; and the best law of a chain.
     """
-    ordered = sorted(releases, key=lambda release: release.epsilon(ZERO_OUT, delta))
-    proofs: dict[str, Release] = {}
-    bare: list[Release] = []
-    sites = set()
-    for release in ordered:
-        file = release.place.file
-        if not file.endswith(".py"):
-            sites.add(file)
-        if release.epsilon(ZERO_OUT, delta) == math.inf:
-            bare.append(release)
-        elif file in sites:
-            proofs.setdefault(file, release)
-        else:
-            proofs[release.unit.value] = release
-    calls = [proofs[key] for key in proofs if key not in sites]
-    chains = [proofs[key] for key in proofs if key in sites]
-    worst = chains[-1:] if len(chains) == len(sites) else []
-    if calls or worst:
-        return calls + worst
-    why = {why.reason: why for release in bare for why in release.why}
+    ways: dict[str, list[Release]] = {}
+    for way in dict.fromkeys(release.way for release in releases):
+        members = [release for release in releases if release.way == way]
+        if way != TRAINING:
+            chains: dict[str, Release] = {}
+            for release in sorted(members, key=lambda one: one.epsilon(ZERO_OUT, delta)):
+                chains.setdefault(release.chain, release)
+            members = [list(chains.values())[-1]]
+        if all(release.epsilon(ZERO_OUT, delta) < math.inf for release in members):
+            ways[way] = members
+    training = ways.pop(TRAINING, [])
+    best = min(ways.values(), key=lambda members: members[0].epsilon(ZERO_OUT, delta), default=[])
+    if training or best:
+        return [*training, *best]
+    why = {why.reason: why for release in reversed(releases) for why in release.why}
+    bare = [release for release in releases if release.epsilon(ZERO_OUT, delta) == math.inf]
     return [evolve(bare[0], why=tuple(why.values()))]

@@ -99,8 +99,7 @@ def check(
 def _row(release: Release, verdict: Verdict, attack: bool) -> dict[str, Any]:
     """Return what JSON says of one thing that leaves; docs/how-to/check-a-job.md lists it."""
     zero_out, replace_one = quietbit.Adjacency
-    claim = release.claim
-    delta = verdict.delta if claim is None else claim.delta
+    claim, delta = release.claim, verdict.delta
     least = release.epsilon(zero_out, delta)
     refuted = release.refuted(zero_out, delta) if attack else None
     reasons = [
@@ -136,7 +135,7 @@ def _sentence(verdict: Verdict, rows: list[dict[str, Any]], adjacency: str) -> s
         return f"No verdict: the job computes {names} when it runs; give it (--set {example}=...)."
     key = f"epsilon_{adjacency.replace('-', '_')}"
     parts = [f"{_shown(row[key], 'epsilon ')} for its {row['what']}" for row in rows]
-    proven = f"{' and '.join(parts)} ({adjacency})"
+    proven = f"{' and '.join(parts)} ({adjacency}, delta {verdict.delta:g})"
     if verdict.claim is None:
         return f"The job claims no epsilon: {proven}."
     each = " per round" if verdict.claim.per_round else ""
