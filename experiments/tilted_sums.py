@@ -1,12 +1,15 @@
-"""What stands between secure sums and the exact account.
+"""What stands between secure sums and the exact account: how far tilts raise the variance of a
+sum's privacy loss.
 
-How far tilts raise the variance of a sum's privacy loss.
+At the log-odds U it is 1 + 3 U^2 over all tilts, and cosh(U/2)^2, about 1 + U^2 / 4, without: 1.055
+and 1.0045 for 0.134, 1.221 and 1.018 for 0.27. A window of tilts helps large sums alone.
+
+    python experiments/tilted_sums.py
 """
 
 import math
 
 import numpy as np
-import pytest
 from scipy.special import expit, gammaln
 
 
@@ -37,16 +40,9 @@ def largest_variance(clients: int, bound: float, reach: float) -> float:
     return best
 
 
-@pytest.mark.parametrize(("bound", "all_tilts"), [(0.134, 1.055), (0.27, 1.221)])
-def test_tilts_cost_twelve_times_what_the_noise_of_others_does(bound, all_tilts):
-    """As the page says: 1 + 3 U^2 over all tilts, cosh(U/2)^2, about 1 + U^2 / 4, without."""
-    assert largest_variance(1000, bound, 0.0) == pytest.approx(
-        math.cosh(bound / 2) ** 2, abs=0.012 * bound / 0.134
-    )
-    assert largest_variance(1000, bound, 12.0) == pytest.approx(all_tilts, abs=2e-3)
-    assert all_tilts - 1 == pytest.approx(3 * bound**2, rel=0.05)
-
-
-def test_a_window_of_tilts_helps_large_sums_alone():
-    found = [largest_variance(clients, 0.134, 6.0) for clients in (1000, 10_000, 100_000)]
-    np.testing.assert_allclose(found, [1.055, 1.027, 1.010], atol=2e-3)
+if __name__ == "__main__":
+    for bound in (0.134, 0.27):
+        without, with_all = (largest_variance(1000, bound, reach) for reach in (0.0, 12.0))
+        print(f"log-odds {bound}: {without:.3f} without tilts, {with_all:.3f} over all")
+    for clients in (1000, 10_000, 100_000):
+        print(f"{clients} clients, tilts of up to 6: {largest_variance(clients, 0.134, 6.0):.3f}")
