@@ -1,5 +1,4 @@
-"""What stands between secure sums and the exact account: how far tilts raise the variance of a
-sum's privacy loss.
+"""What stands between secure sums and the exact account: tilts raise the variance of their loss.
 
 At the log-odds U it is 1 + 3 U^2 over all tilts, and cosh(U/2)^2, about 1 + U^2 / 4, without: 1.055
 and 1.0045 for 0.134, 1.221 and 1.018 for 0.27. A window of tilts helps large sums alone.
