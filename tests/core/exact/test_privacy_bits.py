@@ -27,7 +27,6 @@ from quietbit.privacy.conversion import gaussian_epsilon_upper
 from quietbit.privacy.cost import Cost, sampling_slack_upper
 from quietbit.privacy.fisher import fisher_supremum_upper
 from quietbit.privacy.interpolated import dominated_l2_cost, dominating_square_upper
-from refusals import refuses
 
 
 @pytest.mark.parametrize("products", [2_000, pytest.param(10_000, marks=pytest.mark.long)])
@@ -273,23 +272,3 @@ def test_a_square_grows_with_the_largest_bit_and_never_underflows():
     squares = [dominating_square_upper(0.7, each, one_bit=True) for each in largest]
     assert squares == sorted(squares)
     assert dominating_square_upper(1e-320, 1.0, one_bit=True) > 0
-
-
-DESIGN = sigmoid_bit(1.0)
-REFUSED = [
-    ("budget", lambda: dominating_square_upper(-1.0, 0.1, one_bit=True)),
-    ("budget", lambda: dominating_square_upper(math.nan, 0.1, one_bit=True)),
-    ("largest", lambda: dominating_square_upper(1.0, math.nan, one_bit=True)),
-    ("largest", lambda: dominating_square_upper(1.0, -0.1, one_bit=True)),
-    ("input_levels", lambda: dominated_l2_cost(rough(3, 2, 1.0, 1), 0.5, 0.1, 0.4, 0.6)),
-    ("distance", lambda: dominated_l2_cost(DESIGN, math.nan, 0.1, 0.4, 0.6)),
-    ("distance", lambda: dominated_l2_cost(DESIGN, 0.0, 0.1, 0.4, 0.6)),
-    ("largest", lambda: dominated_l2_cost(DESIGN, 0.5, math.nan, 0.4, 0.6)),
-    ("largest", lambda: dominated_l2_cost(DESIGN, 0.5, -1.0, 0.4, 0.6)),
-]
-
-
-@pytest.mark.parametrize(("name", "call"), REFUSED)
-def test_numbers_that_are_none_are_refused(name, call):
-    with refuses(name):
-        call()

@@ -16,7 +16,6 @@ from quietbit.privacy import account as module
 from quietbit.privacy.account import FEW, LOST, MAIN, ORDERS, SECOND, Account
 from quietbit.privacy.conversion import epsilon_from_rdp, gaussian_epsilon_upper
 from quietbit.privacy.cost import Cost
-from refusals import refuses
 
 ZERO, REPLACE = Adjacency.ZERO_OUT, Adjacency.REPLACE_ONE
 
@@ -196,12 +195,6 @@ def test_other_terms_are_converted_or_refused():
     for cost in (Cost.pure(0.1), of_sample, central, 0.5):
         with pytest.raises(InvalidParameter):
             adaptive().spend(cost)
-    with refuses("times", -1):
-        adaptive().spend(far, -1)
-    with refuses("mode", "hopeful"):
-        Account(Target(1.0, 1e-5, ZERO), "hopeful")
-    with refuses("epsilon", math.inf):
-        adaptive(math.inf)
 
 
 # A server that chooses, and knows both worlds: the best of all its strategies, by dynamic

@@ -18,11 +18,9 @@ from quietbit.privacy.bit_pairs import pair_supremum_upper
 from quietbit.privacy.bit_sums import SumMoments, bit_sum
 from quietbit.privacy.cost import Cost
 from quietbit.target import Adjacency
-from refusals import refuses
 
 ZERO, REPLACE = Adjacency.ZERO_OUT, Adjacency.REPLACE_ONE
 DESIGN = closed_design(DesignSpec(2, 1, 1.0))
-WIDE = closed_design(DesignSpec(2, 2, 1.0))
 
 
 def test_curve_scales_with_the_squared_distance_and_is_nearly_a_gaussians() -> None:
@@ -31,22 +29,6 @@ def test_curve_scales_with_the_squared_distance_and_is_nearly_a_gaussians() -> N
     assert far.pure_epsilon() == math.inf
     ideal = Cost.linear(100 * 0.5**2 / 2 / 1000)  # one client's, over n
     assert ideal.epsilon(1e-5) < (far * 100).epsilon(1e-5) < 1.15 * ideal.epsilon(1e-5)
-
-
-@pytest.mark.parametrize(
-    ("name", "value", "arguments"),
-    [
-        ("output bits of the design", 2, (WIDE, 0, 1, 10, ZERO)),
-        ("clients", 1, (DESIGN, 0, 1, 1, ZERO)),
-        ("clients", 100_001, (DESIGN, 0, 1, 100_001, ZERO)),
-        ("clients", 2.5, (DESIGN, 0, 1, 2.5, ZERO)),
-        ("input range", (0.6, 1.0), (DESIGN, 0.6, 1, 10, ZERO)),
-        ("input range", (1.0, 0.6), (DESIGN, 1, 0.6, 10, REPLACE)),
-    ],
-)
-def test_refusals_name_the_value(name: str, value: object, arguments: tuple) -> None:
-    with refuses(name, value):
-        AggregateConstant(*arguments)
 
 
 def test_an_asymmetric_range_is_covered_without_the_mirror() -> None:

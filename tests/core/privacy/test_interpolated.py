@@ -8,7 +8,6 @@ from quietbit.privacy.divergence import lipschitz_upper, zero_out_constant_upper
 from quietbit.privacy.interpolated import interpolated_l1_cost, interpolated_l2_cost
 from quietbit.target import Adjacency, Target, Trust, Unit
 from quietbit_lab.design.search import solve
-from refusals import refuses
 
 ZERO, REPLACE = Adjacency.ZERO_OUT, Adjacency.REPLACE_ONE
 
@@ -50,9 +49,3 @@ def test_fifty_releases_of_an_l1_ball_cost_what_the_pure_bound_proves():
 def test_more_levels_give_a_curve_that_grows_with_the_squared_distance():
     small, large = (interpolated_l2_cost(rough(5, 2, 5.0, 0), d, REPLACE) for d in (0.5, 1.0))
     assert large.rdp(3.0) == pytest.approx(4 * small.rdp(3.0), rel=1e-12)
-
-
-@pytest.mark.parametrize("function", [interpolated_l1_cost, interpolated_l2_cost])
-def test_refuses_a_distance_that_is_none(function):
-    with refuses("distance", 0.0):
-        function(sigmoid_bit(1.0), 0.0, ZERO)

@@ -10,7 +10,6 @@ import pytest
 from scipy import fft
 
 from core.exact.privacy_kit import exact_delta, gaussian_delta, renyi
-from quietbit.errors import QuietbitError
 from quietbit.privacy import convolution
 from quietbit.privacy.conversion import gaussian_epsilon_upper
 from quietbit.privacy.loss import LossDistribution
@@ -208,30 +207,6 @@ def test_the_rounding_of_transforms_is_inside_its_bound():
         error = np.linalg.norm((fft.rfft(values) - exact).astype(np.complex128))
         allowed = 10 * bits * 2.0**-53 * np.linalg.norm(exact.astype(np.complex128))
         assert 0 < error <= allowed
-
-
-REFUSED = {
-    "upper sums to less than one": lambda: composed(([0.5, 0.4], [0.5, 0.5], 1)),
-    "as many masses": lambda: composed(([0.5, 0.5], [0.5], 1)),
-    "a mass that is NaN": lambda: composed(([math.nan, 1.0], [0.5, 0.5], 1)),
-    "a negative mass": lambda: composed(([1.0], [-1.0], 1)),
-    "epsilons increase": lambda: LossDistribution.from_profile([0.0, 0.0], [0.1, 0.1]),
-    "a delta that is NaN": lambda: LossDistribution.from_profile([0.0, 1.0], [0.1, math.nan]),
-    "symmetric from zero on": lambda: LossDistribution.from_profile(
-        [-1.0, 1.0], [0.1, 0.0], symmetric=True
-    ),
-    "mu is a number": lambda: LossDistribution.gaussian(math.nan),
-    "a negative epsilon": lambda: LossDistribution.pure(-1.0),
-    "epsilon is a number": lambda: LossDistribution.gaussian(1.0).delta_upper(math.nan),
-    "delta below one": lambda: LossDistribution.gaussian(1.0).epsilon_upper(1.0),
-    "a negative count": lambda: LossDistribution.gaussian(1.0).repeat(-1),
-}
-
-
-@pytest.mark.parametrize("why", REFUSED)
-def test_refusals(why):
-    with pytest.raises(QuietbitError):
-        REFUSED[why]()
 
 
 KINDS = [

@@ -10,7 +10,6 @@ from core.exact.privacy_kit import exact_delta
 from quietbit.design.profile import Profile
 from quietbit.privacy.profile import certify_profile, profile_cost, profile_losses
 from quietbit.target import Adjacency
-from refusals import refuses
 
 PROFILE = Profile.from_weights([-0.6, 0.1, 0.9], np.exp([0.0, 0.15, 0.35, 0.5]))
 
@@ -52,20 +51,3 @@ def test_more_blur_never_costs_less(adjacency):
     epsilons = [cost.epsilon(1e-5) for cost in costs]
     assert epsilons == sorted(epsilons)
     assert epsilons[0] < epsilons[2] < epsilons[0] * (1 + 1e-6)
-
-
-@pytest.mark.parametrize(
-    ("name", "arguments"),
-    [
-        ("adjacency", (PROFILE, "nearby")),
-        ("releases", (PROFILE, Adjacency.ZERO_OUT, 0)),
-        ("delta", (PROFILE, Adjacency.ZERO_OUT, 1, math.nan)),
-        ("delta", (PROFILE, Adjacency.ZERO_OUT, 1, 1.0)),
-        ("profile", ("profile", Adjacency.ZERO_OUT)),
-    ],
-)
-def test_refusals(name, arguments):
-    with refuses(name):
-        certify_profile(*arguments)
-    with refuses("blur", 1e-3):
-        profile_cost(PROFILE, Adjacency.ZERO_OUT, 1e-3)

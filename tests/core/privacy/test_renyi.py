@@ -2,8 +2,6 @@
 `core/exact/test_privacy_renyi.py` holds the constants against 60 digits.
 """
 
-import math
-
 import numpy as np
 import pytest
 
@@ -15,7 +13,6 @@ from quietbit.privacy.fisher import fisher_supremum_upper, variance_supremum_upp
 from quietbit.privacy.renyi import RENYI_ACCURACY, RenyiConstant
 from quietbit.privacy.renyi_cells import CrossCells, Problem, SameCells
 from quietbit.target import Adjacency
-from refusals import refuses
 
 ZERO, REPLACE = Adjacency.ZERO_OUT, Adjacency.REPLACE_ONE
 ALPHAS = (1.0001, 1.01, 3.0, 50.0, 1000.0, 1e5)
@@ -129,30 +126,6 @@ def test_equal_constants_make_equal_costs():
 def test_a_constant_table_costs_nothing(adjacency):
     assert np.all(uppers(flat(4, 2), adjacency) == 0)
     assert fisher_supremum_upper(flat(2, 2)) == fisher_information(flat(3, 2), 0.4) == 0
-
-
-@pytest.mark.parametrize("bad", [1.0, 0.2, math.nan, math.inf, "2"])
-def test_refuses_orders_that_are_none(bad):
-    with refuses("alpha"):
-        RenyiConstant(rough(3, 2, 2.0, 0), 0.0, 1.0, ZERO).upper(bad)
-
-
-@pytest.mark.parametrize(
-    ("name", "value", "arguments"),
-    [
-        ("input range", (0.6, 1.0), (0.6, 1.0, ZERO)),
-        ("input range", (1.0, 0.0), (1.0, 0.0, REPLACE)),
-        ("adjacency", "nearby", (0.0, 1.0, "nearby")),
-    ],
-)
-def test_refuses_ranges_and_adjacencies_that_are_none(name, value, arguments):
-    with refuses(name, value):
-        RenyiConstant(rough(3, 2, 2.0, 0), *arguments)
-
-
-def test_theorem_2_is_for_two_levels():
-    with refuses("input_levels", 3):
-        fisher_supremum_upper(rough(3, 2, 1.0, 0))
 
 
 # The cells of the search, against pairs drawn from them.
