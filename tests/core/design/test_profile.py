@@ -1,7 +1,6 @@
 import itertools
-import json
 import math
-import os
+from importlib.resources import files
 
 import mpmath
 import numpy as np
@@ -11,8 +10,6 @@ from hypothesis import given, settings
 from core.design.catalogue_maker import catalogue_lines, catalogue_targets
 from core.design.profile_kit import hockey_stick, largest_gain, profiles, pure_epsilon_upper
 from quietbit.design.profile import Profile, shipped_profile
-from quietbit.design.store import cached, remember
-from quietbit.errors import InvalidDesignFile, InvalidParameter, QuietbitError
 from quietbit.target import Target
 from refusals import refuses
 
@@ -163,17 +160,6 @@ def test_blur_covers_every_sampler_that_is_off_by_less(profile):
 def test_an_edge_belongs_to_the_level_at_its_right():
     assert PURE(np.array([0.4]))[0] == PURE.levels[1]
     assert PURE(np.array([np.nextafter(0.4, 0)]))[0] == PURE.levels[0]
-    with refuses("t"):
-        PURE(np.array([math.nan]))
-
-
-@settings(max_examples=25, deadline=None)
-@given(profiles())
-def test_the_text_comes_back_as_the_same_profile(profile):
-    again = Profile.parse(f"{profile.canonical()}\n{profile.identity()}\n", "it")
-    assert again.identity() == profile.identity()
-    assert np.array_equal(again.edges, profile.edges)
-    assert np.array_equal(again.levels, profile.levels)
 
 
 def test_profiles_do_not_change():
@@ -191,16 +177,14 @@ def test_profiles_do_not_change():
         ([math.nan], [0.5, 1.5], "edges"),
         ([17.0], [1.0, 1.5], "edges"),
         ([0.5, 0.5], [0.5, 1.0, 1.5], "edges"),
-        ([0.5, 0.2], [0.5, 1.0, 1.5], "edges"),
+        ([[0.0]], [0.5, 1.5], "edges"),
+        (["a"], [0.5, 1.5], "edges"),
         ([0.0], [1.5, 0.5], "levels"),
         ([0.0], [-0.5, 2.5], "levels"),
         ([0.0], [math.nan, 1.0], "levels"),
         ([0.0], [0.5, math.inf], "levels"),
         ([0.0], [1.0, 1.0], "levels"),
-        ([0.0], [0.0, 0.0], "levels"),
         ([0.0], [0.5, 1.6], "mean of the levels"),
-        ([[0.0]], [0.5, 1.5], "edges"),
-        (["a"], [0.5, 1.5], "edges"),
     ],
 )
 def test_what_is_not_a_profile_is_refused(edges, levels, name):
@@ -209,125 +193,32 @@ def test_what_is_not_a_profile_is_refused(edges, levels, name):
 
 
 @pytest.mark.parametrize(
-    ("edges", "weights"),
+    ("name", "act"),
     [
-        ([0.0], [0.0, 0.0]),
-        ([0.0], [1.0]),
-        ([0.0], [math.nan, 1.0]),
-        ([2.0, 1.0], [1.0, 2.0, 3.0]),
-        ([99.0], [1.0, 2.0]),
+        ("mean of the weights", lambda: Profile.from_weights([0.0], [0.0, 0.0])),
+        ("weights", lambda: Profile.from_weights([0.0], [1.0])),
+        ("weights", lambda: Profile.from_weights([0.0], [math.nan, 1.0])),
+        ("edges", lambda: Profile.from_weights([2.0, 1.0], [1.0, 2.0, 3.0])),
+        ("edges", lambda: Profile.from_weights([99.0], [1.0, 2.0])),
+        ("blur", lambda: PURE.pairs("replace-one", -1e-9)),
+        ("blur", lambda: PURE.pairs("replace-one", 0.02)),
+        ("blur", lambda: PURE.pairs("replace-one", math.nan)),
+        ("blur", lambda: Profile.from_weights([15.995], [1.0, 2.0]).pairs("zero-out", 0.01)),
+        ("adjacency", lambda: PURE.pairs("add-remove")),
+        ("t", lambda: PURE(np.array([math.nan]))),
     ],
 )
-def test_weights_that_cannot_be_normalised_are_refused(edges, weights):
-    with pytest.raises(InvalidParameter):
-        Profile.from_weights(edges, weights)
+def test_what_cannot_be_made_of_one_is_refused(name, act):
+    with refuses(name):
+        act()
 
 
-@pytest.mark.parametrize("blur", [-1e-9, 0.02, math.nan])
-def test_a_blur_that_makes_no_sense_is_refused(blur):
-    with refuses("blur"):
-        PURE.pairs("replace-one", blur)
-    with refuses("blur"):
-        Profile.from_weights([15.995], [1.0, 2.0]).pairs("replace-one", 0.01)
-    with refuses("adjacency"):
-        PURE.pairs("add-remove")
-
-
-@pytest.mark.parametrize(
-    ("text", "reason"),
-    [
-        ("", "not complete JSON"),
-        (PURE.canonical()[:-1], "not complete JSON"),
-        ("[]", "format"),
-        (PURE.canonical().replace('"version":1', '"version":2'), "has version 2"),
-        (PURE.canonical().replace("0.4", "NaN"), "not a usable profile"),
-        (PURE.canonical().replace("0.4", "0.5"), "within 2\\^-40"),
-        (PURE.canonical().replace('"levels"', '"heights"'), "'levels' is missing"),
-        (PURE.canonical().replace("[0.4]", "7"), "a list of numbers"),
-        (PURE.canonical().replace("{", '{"a":1,', 1), "was changed"),
-        (PURE.canonical().replace("0.4", "0.4000000000000001"), "was changed"),
-    ],
-)
-def test_texts_that_are_not_the_profile_are_refused(text, reason):
-    with pytest.raises(InvalidDesignFile, match=reason):
-        Profile.parse(f"{text}\n{PURE.identity()}" if text else text, "the text")
-
-
-PROFILE = Profile.from_weights([-0.5, 0.25, 1.0], [1.0, 2.0, 3.0, 5.0])
-TARGET = Target(1.2345, 1e-5, "zero-out", releases=3)
-
-
-@pytest.fixture(autouse=True)
-def _own_cache(tmp_path, monkeypatch):
-    monkeypatch.setenv("QUIETBIT_CACHE", str(tmp_path / "cache"))
-
-
-def test_a_file_comes_back_as_the_same_profile(tmp_path):
-    path = PROFILE.save(tmp_path / "one.profile")
-    assert Profile.load(path).identity() == PROFILE.identity()
-    assert os.listdir(tmp_path) == ["one.profile"]
-    path.write_text(
-        f"{PROFILE.canonical()}\n{PROFILE.identity()}\n", encoding="ascii"
-    )  # as they were written once
-    assert Profile.load(path).identity() == PROFILE.identity()
-
-
-@pytest.mark.parametrize(
-    ("change", "reason"),
-    [
-        (lambda text: text.replace("0.25", "0.5"), "not a usable profile"),
-        (lambda text: text[:-5], "not complete JSON"),
-        (lambda text: text.replace('"identity":"', '"identity":"0'), "was changed"),
-        (lambda text: text.replace('"identity"', '"identify"'), "was changed"),
-        (lambda text: f"{PROFILE.canonical()}\n{'0' * 64}\n", "was changed"),
-        (lambda text: PROFILE.canonical(), "was changed"),
-        (lambda text: text.replace('"version":1', '"version":7'), "has version 7"),
-        (lambda text: "", "not complete JSON"),
-        (lambda text: text + "x" * 2**20, "larger than"),
-        (lambda text: text.replace("quietbit", "quïetbit"), "not plain text"),
-    ],
-)
-def test_a_file_that_was_changed_is_refused(tmp_path, change, reason):
-    path = PROFILE.save(tmp_path / "one.profile")
-    path.write_text(change(path.read_text(encoding="ascii")), encoding="utf-8")
-    with pytest.raises(InvalidDesignFile, match=reason):
-        Profile.load(path)
-
-
-def test_a_missing_file_and_a_missing_folder_are_refused(tmp_path):
-    with pytest.raises(InvalidDesignFile, match="Cannot read"):
-        Profile.load(tmp_path / "none.profile")
-    with pytest.raises(QuietbitError, match="Cannot write"):
-        PROFILE.save(tmp_path / "none" / "one.profile")
-
-
-def test_the_cache_keeps_one_profile_per_target_and_ignores_damage(tmp_path):
-    assert cached(Profile, TARGET) is None
-    remember(PROFILE, TARGET)
-    found = cached(Profile, TARGET)
-    assert found is not None
-    assert found.identity() == PROFILE.identity()
-    assert cached(Profile, Target(1.2345, 1e-6, "zero-out", releases=3)) is None
-    (file,) = (tmp_path / "cache" / "designs").iterdir()
-    file.write_text("nonsense", encoding="ascii")
-    assert cached(Profile, TARGET) is None
-
-
-def test_every_listed_target_is_shipped_and_no_other():
+def test_every_listed_target_is_shipped_as_it_is_made_and_no_other():
     targets = list(catalogue_targets())
     assert len(targets) == len(set(targets)) == 2 * 6 * (1 + 2 * 7 + 1)
-    assert all(
-        shipped_profile(target) is not None for target in targets if target.releases in (1, 50)
-    )
-    assert shipped_profile(TARGET) is None
-
-
-def test_the_catalogue_s_text_is_made_of_its_profiles():
-    text = catalogue_lines(iter([(TARGET, PROFILE)]))
-    assert text["replace-one"] == "\n"
-    (line,) = text["zero-out"].splitlines()
-    entry = json.loads(line)
-    assert (entry["epsilon"], entry["delta"], entry["releases"]) == (1.2345, 1e-5, 3)
-    assert entry["identity"] == PROFILE.identity()
-    restored = Profile.restored({**entry["profile"], "identity": entry["identity"]}, "the line")
-    assert restored.identity() == PROFILE.identity()
+    some = [(target, shipped_profile(target)) for target in targets if target.releases in (1, 50)]
+    for adjacency, text in catalogue_lines(iter(some)).items():
+        shipped = (files("quietbit.design") / "profiles" / f"{adjacency}.jsonl").read_text()
+        assert set(text.splitlines()) < set(shipped.splitlines())
+        assert len(shipped.splitlines()) == len(targets) / 2
+    assert shipped_profile(Target(1.2345, 1e-5, "zero-out", releases=3)) is None

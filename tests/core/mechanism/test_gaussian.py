@@ -14,7 +14,6 @@ from quietbit.mechanism import additive
 from quietbit.mechanism.family import Choices
 from quietbit.privacy.cost import Cost
 from quietbit.target import Adjacency
-from quietbit_lab.baseline.noise import Sign
 
 BALL = Ball(Norm.L2, 5)
 
@@ -39,16 +38,6 @@ def test_chunks_change_nothing(name: str, monkeypatch: pytest.MonkeyPatch) -> No
     whole = sampled(mechanism, vector)
     monkeypatch.setattr(additive, "CHUNK", 16)
     assert np.array_equal(sampled(mechanism, vector), whole)
-
-
-def test_noisy_values_are_those_of_a_vector_in_the_ball() -> None:
-    """With hardly any noise the floats show the clipped vector: its norm is at most the radius."""
-    ball = Ball(Norm.L2, 10)
-    vector = np.linspace(1.0, 2.0, 10)
-    noisy = sampled(Gaussian(ball, 1e-6), [vector]).view(np.float32)
-    assert np.allclose(noisy, vector / np.linalg.norm(vector), atol=1e-4)
-    signs = sampled(Sign(Gaussian(ball, 1e-6)), [vector * np.array([1, -1] * 5)])
-    assert signs.tolist() == [1, 0] * 5
 
 
 def test_a_multiplier_that_is_given_is_the_mechanisms_to_the_last_bit() -> None:
