@@ -31,7 +31,7 @@ from engines.wire import Wire
 
 BIN = Path(sys.executable).parent
 NAME = "QUIETBIT_TEST_NETWORK"
-START, RUN, STOP = 120.0, 420.0, 10.0  # longest waits, in seconds
+START, RUN, STOP = 120.0, 420.0, 20.0  # longest waits, in seconds
 Value = str | int | float | bool
 
 
@@ -71,6 +71,7 @@ class Network:
 
     folder: Path
     name: str = field(default_factory=lambda: uuid.uuid4().hex)
+    options: tuple[str, ...] = ()  # of the SuperLink
     nodes: dict[str, Node] = field(default_factory=dict)
     runs: list[str] = field(default_factory=list)
     port: int = 0
@@ -93,15 +94,9 @@ class Network:
         """Start the SuperLink, or start it again over the same database and port."""
         home = self.folder / "superlink"
         home.mkdir(parents=True, exist_ok=True)
-        command = [
-            "flower-superlink",
-            "--insecure",
-            "--host",
-            "127.0.0.1",
-            "--port",
-            str(self.port),
-        ]
-        self._start([*command, "--database", str(home / "state.db")], home)
+        command = ["flower-superlink", "--insecure", "--host", "127.0.0.1", *self.options]
+        place = ["--port", str(self.port), "--database", str(home / "state.db")]
+        self._start([*command, *place], home)
         (home / "config.toml").write_text(
             f'[superlink]\ndefault = "here"\n\n[superlink.here]\naddress = "127.0.0.1:{self.port}"\ninsecure = true\n',
             encoding="utf-8",
@@ -154,12 +149,17 @@ class Network:
             for number in processes(self.name)
         )
 
-    def flwr(self, *words: str) -> str:
+    def flwr(self, *words: str, within: float = START) -> str:
         """Run Flower's command line on this SuperLink and return what it prints."""
-        done = self._command(*words)
+        try:
+            done = self._command(*words, within=within)
+        except subprocess.TimeoutExpired as error:
+            raise EngineFailure(
+                f"flwr {words[0]}: not within {within:g} s\n{self.logs()}"
+            ) from error
         if done.returncode:
             raise EngineFailure(
-                f"flwr {' '.join(words)}: {done.stdout} {done.stderr}\n{self.logs()}"
+                f"flwr {' '.join(words)}: {done.stdout[-4000:]} {done.stderr}\n{self.logs()}"
             )
         return done.stdout
 
@@ -211,13 +211,13 @@ class Network:
         self._started.append(process)
         return process
 
-    def _command(self, *words: str) -> subprocess.CompletedProcess[str]:
+    def _command(self, *words: str, within: float = START) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
             [str(BIN / "flwr"), *words],
             env=self._environment(self.folder / "superlink"),
             capture_output=True,
             text=True,
-            timeout=START,
+            timeout=within,
             check=False,
         )
 
@@ -230,6 +230,8 @@ class Network:
             "FLWR_DISABLE_UPDATE_CHECK": "1",
             "FLWR_TELEMETRY_ENABLED": "0",
             "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.1",
+            "RAY_DISABLE_MEMORY_MONITOR": "1",
+            "RAY_USAGE_STATS_ENABLED": "0",
             "OPENBLAS_NUM_THREADS": "1",
             "OMP_NUM_THREADS": "1",
             "PYTHONUNBUFFERED": "1",

@@ -99,20 +99,6 @@ def test_the_snippet_of_the_readme_works_as_it_stands(tmp_path):
 
 
 @pytest.mark.long  # tests/engines/flower/test_unprotected.py has the same without the engine
-def test_a_run_of_plain_apps_ends_in_its_first_round(tmp_path):
-    """It went on to the end, was sent raw weights every round, and said "epsilon <= 8"."""
-    change = ("", "")
-    log, report = run(tmp_path, PLAIN.format(plain=2), change)
-    assert report == ""  # `start` raised
-    assert log.count("configure_train") == 1
-    assert "No guarantee: 2 nodes sent unprotected replies." in log
-    assert "Make the client app a PrivateClientApp" in log
-    assert "epsilon <=" not in log
-    assert "quietbit-epsilon" not in log
-    assert "417.25" not in log
-
-
-@pytest.mark.long  # tests/engines/flower/test_unprotected.py has the same without the engine
 def test_plain_apps_among_private_ones_are_asked_once(tmp_path):
     change = ("num_rounds=20", "num_rounds=3")
     evaluates = PLAIN.format(plain=2)

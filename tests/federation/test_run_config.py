@@ -171,6 +171,32 @@ def test_a_mechanism_without_a_cost_to_samples_is_named_as_the_plan_names_it():
         found.mechanism_for(100)
 
 
+SAMPLES = {
+    "mechanism": "gaussian",
+    "samples.dataset-size": 280,
+    "samples.sampling-rate": 0.25,
+}
+
+
+@pytest.mark.parametrize(
+    ("change", "name"),
+    [
+        ({"samples.dataset-size": None}, "samples.dataset-size"),
+        ({"samples.sampling-rate": 1.5}, "samples.sampling-rate"),
+        ({"mechanism.norm": "l1"}, "mechanism.norm"),
+        ({"trust": "secure-aggregation"}, "samples"),
+        ({"samples.steps": 3}, "samples.learning-rate"),
+        ({"samples.learning-rate": 1.0}, "samples.learning-rate"),
+        ({"samples.bits": 2}, "samples.bits"),
+        ({"samples.steps": 2, "samples.learning-rate": 1.0, "samples.bits": 9}, "samples.bits"),
+    ],
+)
+def test_plans_of_samples_are_complete_or_refused(change, name):
+    assert read(**SAMPLES).mechanism_for(650).batch == 70
+    with refuses(f"quietbit.{name}"):
+        read(**SAMPLES | change).mechanism_for(650)
+
+
 def fits(found, mechanism, releases):
     return Account(found.target, "adaptive").allows(found.release(mechanism), releases)
 

@@ -7,7 +7,7 @@ import pytest
 
 pytest.importorskip("flwr", reason="needs the flower extra")
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
-from flwr.serverapp.strategy import FedAdam, FedAvg, FedAvgM, Krum
+from flwr.serverapp.strategy import FedAdam, FedAvg, Krum
 
 from engines.flower.kit import (
     CONFIG,
@@ -62,7 +62,7 @@ class Plain:
         return self.strategy.aggregate_train(number, self.replies(number, arrays, call))
 
 
-@pytest.mark.parametrize("strategy", [FedAvg, FedAvgM, FedAdam, Krum])
+@pytest.mark.parametrize("strategy", [FedAvg, FedAdam, Krum])
 def test_any_strategy_trains_on_decoded_releases(strategy):
     start = model()
     private = Plain(strategy(), NEARLY_EXACT).train(1, start)[0]
@@ -109,20 +109,6 @@ def crash(message, place):
     raise ValueError(f"SECRET {SECRET}")
 
 
-def raw(message, place):
-    arrays = {key: Array(np.full_like(a.numpy(), np.nan)) for key, a in model().items()}
-    return Message(RecordDict({"arrays": ArrayRecord(arrays)}), reply_to=message)
-
-
-def leaves_python(message, place):
-    raise SystemExit("SECRET")
-
-
-def other_names(message, place):
-    arrays = ArrayRecord({"SECRET": Array(np.full(3, SECRET))})
-    return Message(RecordDict({"arrays": arrays}), reply_to=message)
-
-
 def not_floats(message, place):
     arrays = {key: Array(np.full(a.shape, 12345)) for key, a in model().items()}
     return Message(RecordDict({"arrays": ArrayRecord(arrays)}), reply_to=message)
@@ -130,7 +116,8 @@ def not_floats(message, place):
 
 @pytest.mark.parametrize(
     "call",
-    [crash, raw, leaves_python, other_names, not_floats, lambda message, place: None],
+    [crash, not_floats, lambda message, place: None],
+    ids=["crash", "not floats", "None"],
 )
 def test_an_app_that_fails_releases_zero(call):
     for reply in Plain(FedAvg()).replies(1, model(), call):
@@ -169,15 +156,7 @@ def test_every_type_and_shape_goes_out_as_it_came(kind):
         "empty": np.zeros((0, 3), kind),
     }
     start = ArrayRecord({key: Array(value) for key, value in arrays.items()})
-
-    def call(message, place):
-        moved = {
-            key: Array(np.asarray(a.numpy() + a.numpy().dtype.type(0.125)))
-            for key, a in message.content["arrays"].items()
-        }
-        return Message(RecordDict({"arrays": ArrayRecord(moved)}), reply_to=message)
-
-    for reply in Plain(FedAvg(), NEARLY_EXACT).replies(1, start, call):
+    for reply in Plain(FedAvg(), NEARLY_EXACT).replies(1, start, app(np.full(13, -0.125))):
         for key, came in arrays.items():
             back = reply.content["arrays"][key].numpy()
             assert (back.dtype, back.shape) == (came.dtype, came.shape)

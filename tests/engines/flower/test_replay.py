@@ -19,12 +19,10 @@ from engines.flower.kit import (
     simulated,
     trained,
 )
-from federation.node.makers import write_policy
 from quietbit.errors import InvalidParameter
 from quietbit.federation.messages import MODEL, SPEED
 from quietbit.flower import PrivateStrategy, Simulation
 from quietbit.node.refusal import Reason, Refusal
-from quietbit.node.stores import ModelFolder
 
 SIZE = 20_000
 CONFIG = {
@@ -299,22 +297,3 @@ def test_what_a_hostile_server_sends_is_declined_and_costs_nothing(name, rounds)
     federation.play()
     federation.play()
     assert federation.last.answered == 3
-
-
-def test_a_real_node_keeps_its_model_where_its_policy_says(tmp_path):
-    folder, rules = tmp_path / "models", {"mechanisms": ("vmvu",), "epsilon": 1000.0}
-    for name in "ab":
-        (tmp_path / name).mkdir()
-    policy, other = (
-        write_policy(tmp_path / "a", models=str(folder), **rules),
-        write_policy(tmp_path / "b", **rules),
-    )
-    own = {"11": {"quietbit_policy": policy}, "12": {"quietbit_policy": other}}
-    federation = Federation((11, 12), mod=gated(), **own)
-    for number in range(1, 4):
-        before = federation.arrays
-        federation.play()
-        assert same(federation.seen[11], before)
-        assert federation.last.resyncs == (number == 2)
-        federation.join(11)  # a SuperNode that starts anew has no state
-    assert sorted(ModelFolder(folder)) == [f"{RUN}.model"]

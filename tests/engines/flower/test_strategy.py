@@ -294,24 +294,13 @@ def test_a_run_in_which_nobody_answers_ends_with_an_error(caplog):
 @pytest.mark.parametrize(
     ("config", "rounds", "says"),
     [
-        (
-            {},
-            10,
-            "quietbit.releases is 4, and 10 rounds ask a node 10 times: nodes decline after 4 times",
-        ),
-        (
-            {"quietbit.releases": 20},
-            4,
-            "with quietbit.releases = 4 the same epsilon would need less noise",
-        ),
+        ({}, 10, "10 rounds ask a node 10 times: nodes decline after 4 times"),
         ({"quietbit.epsilon": 0.01}, 4, "hopeless: the noise in the mean of 4 updates"),
-        ({"quietbit.epsilon": 4.0}, 4, "a useful run takes about"),
     ],
 )
 def test_settings_that_do_not_fit_are_told_before_the_first_round(config, rounds, says, caplog):
     with pytest.raises(QuietbitError, match="No node answered"):
         start(Federation(config=CONFIG | config), caplog, rounds=rounds, lost=NODES)
-    assert says in caplog.text
     fitting = [record for record in caplog.records if says in record.getMessage()]
     assert [record.levelno for record in fitting] == [logging.WARNING]
 

@@ -154,32 +154,6 @@ def test_an_evaluation_past_the_gate_is_published_nowhere():
     assert "sent an unprotected reply" in said(federation)
 
 
-def test_numbers_that_owners_let_out_stand_in_the_sentence_of_the_guarantee():
-    federation = Federation()
-    play(federation, 1)
-    promise = federation.strategy.report().promise()
-    assert promise.startswith("The worst client, per node number in this run: epsilon <= ")
-    _, metrics = evaluate(federation, 1, {METRICS: MetricRecord({"loss": 2.0})})
-    assert dict(metrics) == {"loss": 2.0}
-    promise = federation.strategy.report().promise()
-    sentence = promise.partition("epsilon <= ")[0]
-    assert sentence == (
-        "The worst client, per node number in this run, but for numbers that left unprotected "
-        "(loss): "
-    )
-    assert promise.endswith("or joins twice, has spent their sum.")
-
-
-def test_a_run_in_which_no_release_arrived_says_so_before_the_epsilon():
-    federation = Federation()
-    federation.ask(1, model())
-    federation.strategy.aggregate_train(1, [])
-    promise = federation.strategy.report().promise()
-    assert promise.startswith("No release arrived. This counts every request as a release that ")
-    play(federation, 2)
-    assert federation.strategy.report().promise().startswith("The worst client, per node number ")
-
-
 def test_a_strategy_that_asks_a_node_twice_in_a_round_is_refused():
     class Twice(FedAvg):
         def configure_train(self, *args):
@@ -189,15 +163,3 @@ def test_a_strategy_that_asks_a_node_twice_in_a_round_is_refused():
 
     with pytest.raises(InvalidParameter, match="requests to one node in a round"):
         Federation(Twice()).ask(1, model())
-
-
-def test_names_of_numbers_are_few_and_printable_in_the_sentence():
-    federation = Federation()
-    play(federation, 1)
-    names = {f"{place}\x1b[2J\u202e{'x' * 500}": 1.0 for place in range(300)}
-    evaluate(federation, 1, {METRICS: MetricRecord(names)})
-    report = federation.strategy.report()
-    assert len(report.numbers) == 100
-    assert len(report.promise()) < 700
-    assert report.promise().isprintable()
-    assert str(report).replace("\n", "").isprintable()

@@ -1,3 +1,0 @@
-"""The app is run by Flower, never collected."""
-
-collect_ignore_glob = ["*"]
