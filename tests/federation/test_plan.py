@@ -114,9 +114,8 @@ def test_adjacency_has_no_default():
     ],
 )
 def test_a_refusal_names_the_field_at_fault(given, name):
-    with pytest.raises(quietbit.InvalidParameter) as refusal:
+    with refuses(name):
         plan(**given)
-    assert refusal.value.name == name
 
 
 RULED = [

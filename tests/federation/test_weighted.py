@@ -12,6 +12,7 @@ from quietbit import Uplink
 from quietbit.errors import InvalidPayload
 from quietbit.federation.collectors import Plain
 from quietbit.federation.messages import Release
+from quietbit.federation.part import Part
 from quietbit.federation.parts.weights import weight_of
 from quietbit.federation.simulate import Training, simulate
 from quietbit.kernel.rng import seeded_rng
@@ -80,3 +81,21 @@ def test_a_simulation_weights_by_sizes_and_says_what_to_expect():
     assert weighted is not None
     assert weighted.noise > 2 * plain.noise
     assert runs[0].guarantee == runs[1].guarantee  # multiplying what was released costs nothing
+
+
+class Half(Part):
+    """Counts the clients with even numbers alone, but for a trace."""
+
+    def weight(self, scope, reply):
+        return 1.0 if int(reply.node) % 2 == 0 else 2.0**-40
+
+
+def test_a_part_of_ones_own_weights_the_releases_of_a_simulation():
+    given = {"clip": 1.0, "adjacency": "zero-out", "cohort": 20, "rng": "seeded", "seed": 3}
+    plan = flat_plan("gaussian", noise_multiplier=2.0, **given)
+    training = Training(lr=0.1, rounds=4)
+    plain, weighted = (
+        simulate(Flat(60), plan, training, parts=[part]) for part in (Part(), Half())
+    )
+    assert weighted.status == "finished"
+    assert not np.allclose(weighted.parameters, plain.parameters)
