@@ -15,12 +15,10 @@ import numpy as np
 import pytest
 
 from attack import disk
-from federation.node.makers import BALL, DIMENSION, books, declines, keeper, request
+from federation.node.makers import BALL, DIMENSION, books, declines, gate_of, keeper, request
 from quietbit.mechanism.additive import Gaussian
 from quietbit.mechanism.batch import LocalSteps, PoissonBatch
 from quietbit.node.budget import account_of
-from quietbit.node.gate import LocalGate
-from quietbit.node.ledger import FileLedger
 from quietbit.node.refusal import AnsweredBefore
 from quietbit.privacy.account import Account
 
@@ -44,7 +42,7 @@ def train_until_killed(rules, said, moments):
     """Answer rounds; at the last of so many moments this process is gone."""
     shim, tell = disk.control(), os.write
     shim.disk_arm(moments, disk.WRITES, disk.KILL)
-    gate = LocalGate(rules, FileLedger(rules.ledger, rules.counter), {})
+    gate = gate_of(rules)
     while True:
         accepted = gate.accept(asked(gate.ledger.read().last_round("7") + 1))
         shim.disk_moment(disk.WRITES)

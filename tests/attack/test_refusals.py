@@ -7,14 +7,13 @@ without one release.
 
 import pytest
 
-from federation.node.makers import BALL, MECHANISM, books, keeper, policy, request
+from federation.node.makers import BALL, MECHANISM, books, gate_of, keeper, policy, request
 from quietbit.design.solve import solve
 from quietbit.design.table import DesignSpec
 from quietbit.errors import QuietbitError
 from quietbit.mechanism.additive import Gaussian
 from quietbit.mechanism.interpolated import InterpolatedMVU
 from quietbit.node.gate import LocalGate
-from quietbit.node.ledger import FileLedger
 from quietbit.node.refusal import Reason, refusal_of
 
 OTHERS = 1000  # the number of the other server's run
@@ -88,8 +87,7 @@ def test_what_is_left_of_the_nodes_budget_is_asked_for_in_few_runs_a_day(tmp_pat
     assert set(said) == {said[0]}  # also those that would have been accepted
     assert said[0].startswith(Reason.BUDGET_SPENT.value)
     assert books(tmp_path / "node").releases == before
-    restarted = LocalGate(gate.rules, FileLedger(gate.rules.ledger, gate.rules.counter), {})
-    assert heard(restarted, request(1, costly(39), run=99)) == said[0]
+    assert heard(gate_of(gate.rules), request(1, costly(39), run=99)) == said[0]
 
 
 def test_a_run_that_was_refused_for_the_nodes_budget_is_refused_for_the_day(tmp_path, monkeypatch):

@@ -7,11 +7,10 @@ pytest.importorskip("flwr", reason="needs the flower extra")
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
 
 from engines.flower.kit import DIMENSION, app, be_the_server, context, gated, model
-from federation.node.makers import write_policy
+from federation.node.makers import books, write_policy
 from quietbit.federation.messages import DECLINED, ENCLOSED, join_pieces, request_record
 from quietbit.mechanism.additive import Gaussian
 from quietbit.mechanism.ball import Ball, Norm
-from quietbit.node.ledger import FileLedger
 from quietbit.wire.payload import Framed
 from quietbit.wire.uplink import Uplink
 from spaces import space_of_seed
@@ -87,7 +86,7 @@ class Node:
     @property
     def noted(self):
         """Releases in the ledger."""
-        return FileLedger(self.folder / "ledger", self.folder / "counter").read().releases
+        return books(self.folder).releases
 
 
 def estimate(reply):
@@ -163,8 +162,7 @@ def test_directions_that_differ_and_change_cost_no_epsilon(tmp_path):
         assert np.linalg.norm(estimate(reply)) <= CLIP + 0.02
         assert node.noted == number
     assert len(list((tmp_path / "models").iterdir())) == 1
-    ledger = FileLedger(tmp_path / "ledger", tmp_path / "counter").read()
-    assert len(ledger.mechanisms) == 1
+    assert len(books(tmp_path).mechanisms) == 1
 
 
 def test_a_map_that_lengthens_is_clipped_all_the_same(tmp_path, monkeypatch):

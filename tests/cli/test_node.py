@@ -13,8 +13,7 @@ import numpy as np
 import pytest
 
 from cli.kit import assert_refused, shell
-from federation.node.makers import DIMENSION, MECHANISM, NOISY, request
-from quietbit.node.gate import LocalGate
+from federation.node.makers import DIMENSION, MECHANISM, NOISY, declines, gate_of, request
 from quietbit.node.gatekeeper import RemoteGate
 from quietbit.node.ledger import FileLedger
 from quietbit.node.policy import Policy
@@ -217,9 +216,7 @@ def test_status_and_check_show_refusals_and_write_nothing(capsys, tmp_path):
     init(capsys, tmp_path, "--mechanisms", "imvu")
     path = tmp_path / "policy.toml"
     send(path)
-    gate = LocalGate(Policy.load(path), FileLedger(tmp_path / "ledger", tmp_path / "counter"), {})
-    with pytest.raises(NotAllowed):
-        gate.accept(request(1, NOISY))
+    declines(gate_of(Policy.load(path)), NotAllowed, request(1, NOISY))
     before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
     found = shell(capsys, "node status", path, "--json").json
     (refusal,) = found["refusals"]

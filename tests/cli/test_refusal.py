@@ -1,8 +1,6 @@
 import pytest
 
 from cli.kit import assert_refused, shell
-from quietbit.cli.main import with_options
-from quietbit.errors import InvalidParameter, QuietbitError
 
 RUN = "compare --epsilon 3 --delta 1e-5 --adjacency zero-out --cohort 10 --dimension 100"
 CALIBRATE = "calibrate --epsilon 3 --adjacency zero-out"
@@ -54,26 +52,3 @@ def test_a_group_without_a_command_prints_its_help_and_nothing_else(capsys):
     result = shell(capsys, "node")
     assert (result.code, result.err) == (2, "")
     assert "Usage" in result.out
-
-
-def test_a_sentence_without_a_rule_is_left_as_it_is():
-    def command(batch): ...
-
-    error = InvalidParameter("A batch is drawn once per step.", name="batch")
-    assert with_options(error, command) == "A batch is drawn once per step."
-
-
-def test_only_options_of_the_command_are_renamed():
-    def command(levels, target_epsilon): ...
-
-    levels = InvalidParameter.of("input_levels", "2", 3)
-    assert with_options(levels, command) == "--levels must be 2, got 3."
-    assert with_options(levels, None) == "input_levels must be 2, got 3."
-    assert (
-        with_options(InvalidParameter.of("mechanism", "good"), command) == "mechanism must be good."
-    )
-    assert with_options(QuietbitError("Cannot read levels."), command) == "Cannot read levels."
-    assert (
-        with_options(InvalidParameter.of("target-epsilon", "2", 3), command)
-        == "--target-epsilon must be 2, got 3."
-    )

@@ -25,21 +25,6 @@ def account_of(mechanism, sizes, unit=Unit.CLIENT, trust=Trust.LOCAL, honest=Non
     return plan.account(mechanism, np.asarray(sizes, dtype=np.int64))
 
 
-def test_the_worst_client_is_the_busiest():
-    mechanism = mechanisms(39)["imvu-1"]
-    account = account_of(mechanism, np.ones(4))
-    assert account.worst(1e-5).epsilon_upper == 0
-    for clients in ([0, 1], [1, 2], [1, 3]):
-        account.record(np.array(clients))
-    by_hand = (mechanism.privacy(ZERO) * 3).guarantee(1e-5)
-    assert account.worst(1e-5) == by_hand
-    assert account.cost(1).guarantee(1e-5) == by_hand
-    assert account.cost(0).guarantee(1e-5).epsilon_upper < by_hand.epsilon_upper
-    later = account.worst(1e-5, after=np.array([1]))
-    assert later.epsilon_upper > account.worst(1e-5).epsilon_upper
-    assert account.counts.tolist() == [1, 3, 1, 1]
-
-
 def test_small_clients_are_the_exposed_ones_at_sample_level():
     mechanism = mechanisms(39)["gaussian"]
     account = account_of(mechanism, [10, 2, 50], Unit.SAMPLE)

@@ -55,7 +55,12 @@ def keeper(folder, **changes):
     """A keeper with a new ledger."""
     found = policy(folder, **changes)
     FileLedger.create(found.ledger, found.counter)
-    return LocalGate(found, FileLedger(found.ledger, found.counter), {})
+    return gate_of(found)
+
+
+def gate_of(rules):
+    """A keeper with the ledger that there is, as another process opens it."""
+    return LocalGate(rules, FileLedger(rules.ledger, rules.counter), {})
 
 
 @contextmanager

@@ -11,6 +11,7 @@ from federation.node.makers import (
     MECHANISM,
     books,
     declines,
+    gate_of,
     keeper,
     policy,
     request,
@@ -22,8 +23,6 @@ from quietbit.mechanism.ball import Ball, Norm
 from quietbit.mechanism.batch import LocalSteps, PoissonBatch
 from quietbit.mechanism.response import RandomisedResponse
 from quietbit.node.budget import account_of
-from quietbit.node.gate import LocalGate
-from quietbit.node.ledger import FileLedger
 from quietbit.node.refusal import BudgetSpent
 from quietbit.target import Adjacency, Target, Unit
 from quietbit.wire.payload import Framed
@@ -117,7 +116,7 @@ def test_two_data_sets_have_two_accounts_and_a_release_of_none_counts_in_both(tm
     keeper(tmp_path, **{**nameless, "epsilon": 1e6}).accept(asked(1))
     for number, name in ((2, "ward 7"), (3, "ward 7"), (4, "ward 8")):
         rules = policy(tmp_path, **{**RULES, "data_set": name, "epsilon": 50.0})
-        LocalGate(rules, FileLedger(rules.ledger, rules.counter), {}).accept(asked(number))
+        gate_of(rules).accept(asked(number))
     found = books(tmp_path)
     counts = {
         name: sum(times for _, times in account_of(found, rules.caps[0], data_set=name).entries)

@@ -13,6 +13,7 @@ from federation.node.makers import (
     NOISY,
     books,
     declines,
+    gate_of,
     keeper,
     policy,
     request,
@@ -27,8 +28,7 @@ from quietbit.mechanism.interpolated import InterpolatedMVU
 from quietbit.mechanism.projected import Projected
 from quietbit.node import ledger
 from quietbit.node.budget import account_of
-from quietbit.node.gate import LocalGate
-from quietbit.node.ledger import FileLedger, LedgerError
+from quietbit.node.ledger import LedgerError
 from quietbit.node.refusal import (
     BudgetSpent,
     NotAllowed,
@@ -135,9 +135,7 @@ def test_a_least_price_bounds_requests_that_cost_nearly_nothing(tmp_path):
 
 def test_a_change_of_the_policy_prices_the_past_anew(tmp_path):
     keeper(tmp_path, adjacency="zero-out").accept(request(adjacency="zero-out"))
-    first = policy(tmp_path)
-    other = LocalGate(first, FileLedger(first.ledger, first.counter), {})
-    other.accept(request(2))
+    gate_of(policy(tmp_path)).accept(request(2))
     found = books(tmp_path)
     cap = Target(8.0, 1e-5, Adjacency.REPLACE_ONE)
     expected = Account(cap, "adaptive").spend(MECHANISM.privacy(Adjacency.REPLACE_ONE), 2)

@@ -13,12 +13,6 @@ def test_each_once_is_fair_to_the_round():
     assert releases_per_client(schedule, 12).max() <= 4
 
 
-def test_a_schedule_is_a_function_of_its_seed():
-    left, right = (Schedule(50, 5, seed=3) for _ in range(2))
-    np.testing.assert_array_equal(left.cohort(17), right.cohort(17))
-    assert not np.array_equal(left.cohort(17), Schedule(50, 5, seed=4).cohort(17))
-
-
 @pytest.mark.parametrize(("clients", "size"), [(5, 6), (5, 0)])
 def test_refusals(clients, size):
     with pytest.raises(quietbit.InvalidParameter):
