@@ -124,6 +124,17 @@ def test_a_release_that_nobody_asked_for_counts():
     assert exchanges.run.uplink_beside == 80
 
 
+def test_messages_that_hold_the_same_are_measured_once_per_round():
+    exchanges = started()
+    sizes = iter((100, 200))
+    for number in (1, 2):
+        for node in (1, 2, 3):
+            exchange = exchanges.ask_update(node, number, MODEL, evaluates=False)
+            exchanges.sent(exchange, lambda: next(sizes))
+    exchanges.close()
+    assert [entry.downlink for entry in exchanges.run.rounds] == [300, 600]
+
+
 def test_requests_that_an_engine_keeps_do_not_keep_the_model():
     exchanges = started()
     model = Model.of(named_arrays({"weight": np.zeros(DIMENSION, np.float32)}))

@@ -140,18 +140,6 @@ def test_below_the_threshold_nobody_is_asked_further(trip):
     assert all(reply.refusal is None for reply in room.replies)
 
 
-def test_a_sum_goes_on_without_those_who_fall_silent():
-    room = Room(SUMS)
-    current = room.open()
-    room.play(current, lambda now, node: node == {1: 14, 2: 15}.get(now))
-    assert len(room.asks) == 4
-    assert current.mean() is not None
-    assert len(current.answered) == 3
-    report = room.run.over(current)
-    assert report.asked == 5
-    assert report.failed == 2
-
-
 @pytest.mark.parametrize("masked", [False, True])
 def test_scouts_answer_beside_a_round_in_the_same_trip(masked):
     """They are asked in one trip, in a round of their own, whose answers are in no mean."""

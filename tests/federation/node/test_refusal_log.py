@@ -13,6 +13,7 @@ from quietbit.node import ledger
 from quietbit.node.ledger import (
     MOST_LETTERS,
     FileLedger,
+    LedgerError,
     LoggedRefusal,
     Moment,
 )
@@ -81,6 +82,17 @@ def test_the_file_is_bounded_whatever_is_asked(tmp_path, monkeypatch):
     assert len(found.refusals().last) == 40
     assert found.refusals().counts == {"invalid-request": 60}
     assert max(len(one.text) for one in found.refusals().last) == MOST_LETTERS
+
+
+def test_refusals_that_cannot_be_kept_stop_no_release(tmp_path, monkeypatch, caplog):
+    def full(*_):
+        raise LedgerError("The disk is full.")
+
+    gate = keeper(tmp_path)
+    monkeypatch.setattr(FileLedger, "refuse", full)
+    declines(gate, InvalidParameter, request(3, dimension=41))
+    assert "the refusal is not kept" in caplog.text
+    assert gate.accept(request()).release(None)
 
 
 def test_runs_that_the_budget_refused_are_forgotten_after_a_day(tmp_path):
