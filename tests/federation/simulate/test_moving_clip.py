@@ -13,6 +13,7 @@ from plans import flat_plan
 from quietbit.federation.simulate import Score, Training, simulate
 from quietbit.mechanism.scouts import Scout
 from quietbit.wire.payload import Header
+from quietbit.wire.uplink import Uplink
 from quietbit_lab.experiment.record import Setting, plan_table, run_record
 
 D, CLIENTS, ROUNDS = 5, 100, 15
@@ -68,17 +69,15 @@ def test_answers_count_as_releases_and_runs_stay_in_the_budget(rounds, given):
     assert (more.status, more.rounds) == ("target reached", rounds)
 
 
-def test_bytes_are_those_of_updates_and_of_answers():
+def test_a_scout_sends_an_answer_in_place_of_its_update():
     """Ninety updates of five floats and a header, and ten answers of one byte and a header."""
     run = simulate(Long(), plan(every=10), Training(0.1, 3))
-    each = (
-        [Header.of(one).size for one in (run.mechanism, Scout(run.mechanism))]
-        if run.mechanism
-        else []
-    )
+    each = [Header.of(one).size for one in (run.mechanism, Scout(run.mechanism))]
     assert run.bytes_per_client == each[0]
     assert run.uplink_bytes == run.points[-1].uplink_bytes == 3 * (90 * each[0] + 10 * each[1])
     assert run_record(run, {})["uplink_bytes"] == run.uplink_bytes
+    rounds = run.report().rounds
+    assert {(one.answered, one.scouted, one.refused) for one in rounds} == {(90, 10, 0)}
 
 
 def test_threads_move_it_alike_and_records_keep_it():
@@ -92,6 +91,21 @@ def test_threads_move_it_alike_and_records_keep_it():
     assert "clips" not in run_record(
         simulate(small_problem(), plan(every=None, cohort=60), Training(0.1, 1)), {}
     )
+
+
+def test_every_round_is_sent_at_its_own_clip(monkeypatch):
+    monkeypatch.setattr("quietbit.federation.moving_clip.SURE", 0.0)
+    monkeypatch.setattr("quietbit.federation.moving_clip.RISE", 1e12)
+    sent, plain = [], Uplink.send
+
+    def noted(uplink, *given):
+        sent.append(uplink.clip)
+        return plain(uplink, *given)
+
+    monkeypatch.setattr(Uplink, "send", noted)
+    run = simulate(Long(), plan(), Training(0.1, 3))
+    assert sent[::CLIENTS] == run.clips[:3]
+    assert len(set(sent)) == 3
 
 
 def test_a_client_that_is_not_finite_is_refused():
