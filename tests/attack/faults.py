@@ -155,3 +155,8 @@ class RepeatedBits:
             self.inner = seeded_rng(self.seed)
         self.draws += 1
         return self.inner.draw(count)
+
+
+def names(found):
+    """What an audit found to be at fault."""
+    return {one.name for one in found.findings if not one.passed}

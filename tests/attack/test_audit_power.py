@@ -8,7 +8,7 @@ whether a fault is found is then a fact, and each is found with a margin.
 import numpy as np
 import pytest
 
-from attack.faults import RepeatedBits, SharedBits, stronger, swapped, unclipped
+from attack.faults import RepeatedBits, SharedBits, names, stronger, swapped, unclipped
 from core.mechanism.makers import MECHANISMS
 from core.statistical.kit import seed
 from quietbit import Ball, Gaussian, InterpolatedMVU, Norm
@@ -34,10 +34,6 @@ def three_bits(dimension):
 
 def look(target, rng, samples):
     return audit(target, Adjacency.ZERO_OUT, rng=rng, samples=samples, confidence=SURE)
-
-
-def names(found):
-    return {one.name for one in found.findings if not one.passed}
 
 
 @pytest.mark.parametrize("size", SIZES)

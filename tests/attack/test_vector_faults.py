@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from attrs import evolve
 
-from attack.faults import RepeatedBits, Tampered
+from attack.faults import RepeatedBits, Tampered, names
 from core.statistical.kit import seed
 from quietbit import Ball, Norm
 from quietbit.kernel.base import Kernel
@@ -38,10 +38,6 @@ def look(target, samples, rng=None, delta=1e-5):
     return audit(
         target, Adjacency.REPLACE_ONE, rng=source, samples=samples, confidence=SURE, delta=delta
     )
-
-
-def names(found):
-    return {one.name for one in found.findings if not one.passed}
 
 
 @pytest.mark.parametrize("keep", [pytest.param(32, marks=LONG), 8, pytest.param(1, marks=LONG)])
