@@ -16,10 +16,8 @@ import pytest
 
 import quietbit
 import quietbit.target
-from federation.simulate.makers import small_problem
 from plans import flat_plan
 from quietbit.cli.main import main
-from quietbit.federation.simulate import Training, simulate
 from quietbit.mechanism import registry
 from quietbit.mechanism.calibrate import alternatives
 from quietbit_lab.auditor.audit import audit
@@ -99,16 +97,6 @@ def test_calibrate_and_plan_meet_the_same_target(installed):
         flat_plan("linear-bit", **GIVEN, bits=2)
     with refuses("mechanism", "linear-bit"):
         flat_plan("linear-bit", **GIVEN, trust="secure-aggregation")
-
-
-def test_simulate(installed):
-    plan = flat_plan("linear-bit", **GIVEN, rng="seeded")
-    run, same = (simulate(small_problem(), plan, Training(0.1, 6)) for _ in range(2))
-    assert run.status == "finished"
-    assert isinstance(run.mechanism, installed.LinearBit)
-    assert 6 * (1 - 1e-4) < run.guarantee.epsilon_upper <= 6
-    assert run.bytes_per_client == quietbit.Uplink(run.mechanism).header.size
-    np.testing.assert_array_equal(run.parameters, same.parameters)
 
 
 def test_command_line(installed, capsys, tmp_path):

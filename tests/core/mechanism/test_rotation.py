@@ -97,7 +97,7 @@ def test_the_paper_s_own_way_says_what_it_loses() -> None:
     """Without a rotation one coordinate alone comes back at a tenth of its size, and the error
     says so.
     """
-    ball = Ball(Norm.L2, 100_000)
+    ball = Ball(Norm.L2, 20_000)
     plain: Any = calibrate("imvu", ball=ball, epsilon=8.0, rotate=False, **TARGET)
     assert plain.mechanism.rotation is None
     assert plain.mechanism.expectation(1.0) == pytest.approx(plain.error.response, rel=1e-12)
@@ -157,10 +157,6 @@ def test_sums_of_codes_come_back_at_their_size() -> None:
     for kind in ("one coordinate", "concentrated", "constant"):
         update = UPDATES[kind](20_000, np.random.default_rng(2))
         assert abs(gains(codes, update, range(3)) - 1).max() < 0.01
-    sums = 500 * np.ones(20_000)
-    assert codes.mean_from_sum(sums, 1000) == pytest.approx(
-        codes.rotation.back(np.full(20_000, codes.values.mean()))
-    )
 
 
 def test_rows_and_signs_say_what_they_lose_too() -> None:
