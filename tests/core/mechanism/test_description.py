@@ -28,15 +28,16 @@ def test_every_parameter_matters() -> None:
     mechanism = MECHANISMS["imvu one bit l2"]
     ball, design = mechanism.ball, mechanism.design
     moved = Design(design.spec, design.probabilities, design.alphabet + 2.0**-30)
-    others = [
-        attrs.evolve(mechanism, beta=np.nextafter(mechanism.beta, 2.0)),
-        attrs.evolve(mechanism, clamp=True),
-        attrs.evolve(mechanism, decoder="alphabet"),
-        attrs.evolve(mechanism, ball=Ball(ball.norm, ball.dimension + 1)),
-        attrs.evolve(mechanism, ball=Ball(Norm.L1, ball.dimension)),
-        attrs.evolve(mechanism, design=moved),
+    changes: list[dict[str, Any]] = [
+        {"beta": np.nextafter(mechanism.beta, 2.0)},
+        {"clamp": True},
+        {"decoder": "alphabet"},
+        {"ball": Ball(ball.norm, ball.dimension + 1)},
+        {"ball": Ball(Norm.L1, ball.dimension)},
+        {"design": moved},
+        {},
     ]
-    assert len({identity_of(found) for found in [mechanism, *others]}) == 7
+    assert len({identity_of(attrs.evolve(mechanism, **change)) for change in changes}) == 7
     assert len({identity_of(mechanism, clip) for clip in (0.5, 1.0, 2.0)}) == 3
 
 
