@@ -27,7 +27,8 @@ from quietbit.errors import QuietbitError
 from quietbit.federation.client import OpenRequest, Subject
 from quietbit.federation.layout import named_arrays
 from quietbit.federation.messages import NodeName
-from quietbit.federation.own_round import OwnRound, own_plan
+from quietbit.federation.own_round import OwnRound
+from quietbit.federation.plan import Plan
 from quietbit.node.gate import LocalGate
 from quietbit.node.ledger import FileLedger
 from quietbit.node.policy import Simulation
@@ -433,7 +434,7 @@ SAMPLES = {"dataset-size": 2000, "sampling-rate": 0.05, "steps": 20, "learning-r
 
 def ledger(folder: Path, **line) -> float:
     """Return what the node's ledger holds after the last release of a line of quietbit's own."""
-    plan = own_plan(**{"mechanism": "gaussian", "samples": None, **line})
+    plan = Plan.read({"mechanism": "gaussian", **line})
     paths = str(folder / "ledger"), str(folder / "counter")
     FileLedger.create(*paths)
     gate = LocalGate(Simulation(), FileLedger(*paths, {}), {})

@@ -16,7 +16,7 @@ from attrs import frozen
 
 from quietbit.check.law import CLIENTS, Claim, Reason, Release, Run, law, nothing
 from quietbit.check.values import MissingValue, Unknown, Use, Value
-from quietbit.federation.own_round import DELTA, GAUSSIAN, own_plan
+from quietbit.federation.own_round import DELTA, GAUSSIAN
 from quietbit.federation.plan import Plan
 from quietbit.privacy.account import Account
 from quietbit.target import Adjacency, Target
@@ -27,7 +27,7 @@ __all__ = ["GATES"]
 GATES = ("PrivateUplink", "add_privacy", "PrivateClientApp")
 GATE = "the node's own policy and ledger, which hold the job to this budget"
 LINE = ("epsilon", "delta", "clip", "releases", "adjacency", "mechanism", "samples")
-USUAL = {"mechanism": GAUSSIAN, "delta": DELTA, "samples": None}
+USUAL = {"mechanism": GAUSSIAN, "delta": DELTA}
 DIMENSION = 1000  # of a mechanism whose cost depends on it, where nobody names one
 
 
@@ -110,4 +110,4 @@ def client_alone(use: Use, run: Run) -> list[Release]:
     line = {name: value for name, value in found.items() if value is not None}
     if not line:
         return _kept(use, run, Plan.from_run_config(_known(run.program.config)))
-    return _kept(use, run, own_plan(**{**USUAL, **line}))
+    return _kept(use, run, Plan.read({**USUAL, **line}))

@@ -9,15 +9,13 @@ Arrays   those that no client may learn (counters, running statistics, masks) go
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
+from glob import escape
 from typing import Any, final
 
 import numpy as np
 from attrs import evolve, frozen
-from numpy.typing import NDArray
 
-from quietbit._typing import FloatVector
 from quietbit.arrays import check_parameters
 from quietbit.errors import InvalidParameter
 from quietbit.federation.layout import ModelLayout, NamedArray, named_arrays
@@ -30,19 +28,11 @@ from quietbit.privacy.guarantee import Guarantee
 from quietbit.wire.payload import Framed
 from quietbit.wire.uplink import Uplink
 
-__all__ = ["DELTA", "EPSILON", "GAUSSIAN", "OwnRound", "own_plan"]
+__all__ = ["DELTA", "EPSILON", "GAUSSIAN", "OwnRound"]
 
 EPSILON = "quietbit.epsilon"  # the metric that says what a run has cost so far
 GAUSSIAN = "gaussian"
 DELTA = 1e-5
-
-
-def own_plan(*, mechanism: str, samples: Mapping[str, Any] | None, **choices: Any) -> Plan:
-    """Return the plan of a node that asks itself; ``samples`` has the keys of ``[samples]``."""
-    table = {"mechanism": mechanism, **choices}
-    if samples is not None:
-        table["samples"] = samples
-    return Plan.read({key: value for key, value in table.items() if value is not None})
 
 
 @final
@@ -53,6 +43,7 @@ class OwnRound:
     plan: Plan
     number: int
     mechanism: Mechanism
+    layout: ModelLayout  # of the arrays that are learnt
     arrays: Mapping[str, NamedArray]
 
     @classmethod
@@ -61,15 +52,10 @@ class OwnRound:
         # Copies: an app may train in the arrays that came, and what they hold then must not leave.
         came = {name: np.array(array.numpy()) for name, array in arrays.items()}
         arrays = named_arrays(came)
-        plan = evolve(plan, local_arrays=", ".join(map(_escaped, _kept(arrays))))
-        dimension = ModelLayout.of(arrays, plan.local_arrays).dimension
-        mechanism = plan.mechanism_for(dimension).for_round(run_name(run), number)
-        return cls(plan, number, mechanism, arrays)
-
-    @property
-    def layout(self) -> ModelLayout:
-        """The arrays that are learnt, in order."""
-        return ModelLayout.of(self.arrays, self.plan.local_arrays)
+        plan = evolve(plan, local_arrays=", ".join(map(escape, _kept(arrays))))
+        layout = ModelLayout.of(arrays, plan.local_arrays)
+        mechanism = plan.mechanism_for(layout.dimension).for_round(run_name(run), number)
+        return cls(plan, number, mechanism, layout, arrays)
 
     @property
     def arrival(self) -> Arrival:
@@ -77,32 +63,18 @@ class OwnRound:
         record = request_record(self.number, self.mechanism, self.plan.clip)
         return Arrival({RECORD: record}, self.arrays)
 
-    def weights(self, release: bytes) -> dict[str, NDArray[Any]]:
-        """Return the model that a release stands for: what came, less the decoded difference."""
-        weights = self._received()
-        return weights | self.layout.stepped(self.arrays, self._decoded(release))
-
-    def differences(self, release: bytes) -> dict[str, NDArray[Any]]:
-        """Return *trained minus received* of every array, zero for those that are not learnt."""
-        differences = {name: np.zeros_like(array) for name, array in self._received().items()}
-        pieces = self.layout.shaped(-self._decoded(release))
-        for name, _, kind in self.layout.learnt:
-            differences[name] = pieces[name].astype(kind)
-        return differences
+    def stepped(self, base: Mapping[str, NamedArray], release: bytes) -> dict[str, Any]:
+        """Return ``base`` less what a release decodes to; what no client learns stays as it is."""
+        payload = bytes(Framed.from_bytes(release).payload)
+        step = Uplink(self.mechanism, clip=self.plan.clip).receive([payload])
+        arrays = {name: array.numpy() for name, array in base.items()}
+        return arrays | self.layout.stepped(base, step)
 
     def sentence(self, epsilon: float) -> str:
         """Say which release this is, and that all of the run so far have cost ``epsilon``."""
         target = self.plan.target
         found = Guarantee(epsilon, target.delta, target.unit, target.adjacency, target.trust)
         return f"{self.number} of {self.plan.releases} releases. {found.sentence()}"
-
-    def _decoded(self, release: bytes) -> FloatVector:
-        payload = bytes(Framed.from_bytes(release).payload)
-        estimate: FloatVector = Uplink(self.mechanism, clip=self.plan.clip).receive([payload])
-        return estimate
-
-    def _received(self) -> dict[str, NDArray[Any]]:
-        return {name: array.numpy() for name, array in self.arrays.items()}
 
 
 def _kept(arrays: Mapping[str, NamedArray]) -> list[str]:
@@ -114,8 +86,3 @@ def _kept(arrays: Mapping[str, NamedArray]) -> list[str]:
         except InvalidParameter:
             kept.append(name)
     return kept
-
-
-def _escaped(name: str) -> str:
-    """Return the pattern that one name alone fits."""
-    return re.sub(r"([*?[])", r"[\1]", name)

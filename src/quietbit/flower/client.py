@@ -67,8 +67,9 @@ from quietbit.federation.client import (
 )
 from quietbit.federation.layout import ModelLayout
 from quietbit.federation.messages import ENCLOSED, MODEL, RECORD, SPEED, SUM, NodeName
-from quietbit.federation.own_round import DELTA, EPSILON, GAUSSIAN, OwnRound, own_plan
+from quietbit.federation.own_round import DELTA, EPSILON, GAUSSIAN, OwnRound
 from quietbit.federation.part import Arrival
+from quietbit.federation.plan import Plan
 from quietbit.flower.patches import in_simulation
 from quietbit.node.gatekeeper import Gate
 from quietbit.node.guard import AnswerTime, Outbox, guarded, quiet_handlers
@@ -144,9 +145,16 @@ class PrivateClientApp(ClientApp):
         self.simulation = rules
         self.start = start
         self.plan = None
-        line = {"epsilon": epsilon, "clip": clip, "releases": releases, "adjacency": adjacency}
-        if any(value is not None for value in (*line.values(), samples)):
-            self.plan = own_plan(delta=delta, mechanism=mechanism, samples=samples, **line)
+        line = {
+            "epsilon": epsilon,
+            "clip": clip,
+            "releases": releases,
+            "adjacency": adjacency,
+            "samples": samples,
+        }
+        given = {name: value for name, value in line.items() if value is not None}
+        if given:
+            self.plan = Plan.read({"mechanism": mechanism, "delta": delta, **given})
 
     def __init_subclass__(cls) -> None:
         """Refuse a class that could answer in another way."""
@@ -293,7 +301,7 @@ class _Exchange:
         """Return what a reply holds: the release, or what it decodes to, and the numbers."""
         if self.own is None:
             return _content(numbers, release)
-        weights = self.own.weights(release)
+        weights = self.own.stepped(self.own.arrays, release)
         arrays = ArrayRecord({key: Array(value) for key, value in weights.items()})
         spent = {EPSILON: self.spent} if EPSILON in numbers else {}
         metrics = MetricRecord({WEIGHT: 1.0, **numbers, **spent})

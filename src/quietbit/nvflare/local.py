@@ -53,8 +53,9 @@ from quietbit.federation.client import (
     refusal,
     serving,
 )
-from quietbit.federation.layout import named_arrays
-from quietbit.federation.own_round import DELTA, EPSILON, GAUSSIAN, OwnRound, own_plan
+from quietbit.federation.layout import NamedArray, named_arrays
+from quietbit.federation.own_round import DELTA, EPSILON, GAUSSIAN, OwnRound
+from quietbit.federation.plan import Plan
 from quietbit.node.gate import LocalGate
 from quietbit.node.gatekeeper import Gate
 from quietbit.node.ledger import FileLedger
@@ -105,24 +106,24 @@ class LocalPrivacy(Filter):  # type: ignore[misc]
         self.spent = spent
         self.stream = stream
         check_known(spent, ["error", "zero"], "spent")
-        self._plan = own_plan(
-            mechanism=mechanism,
-            samples=samples,
-            clip=clip,
-            epsilon=epsilon,
-            delta=delta,
-            adjacency=adjacency,
-            releases=releases,
-        )
-        self._tasks: frozenset[str] = frozenset()
+        line = {
+            "mechanism": mechanism,
+            "clip": clip,
+            "epsilon": epsilon,
+            "delta": delta,
+            "adjacency": adjacency,
+            "releases": releases,
+            "samples": samples or False,
+        }
+        self._plan = Plan.read(line)
+        self._tasks: list[str] = []  # that are private, once this filter stands
         self._metric: Shareable | None = None  # the newest of our own
-        self._stands = False
         self._state: dict[str, Any] = {}
         self._kind: str | None = None  # of the results of this job, once one was seen
 
     def handle_event(self, event_type: str, fl_ctx: FLContext) -> None:
         """Stand around the job's executors before any of them is asked."""
-        if event_type == EventType.ABOUT_TO_START_RUN and not self._stands:
+        if event_type == EventType.ABOUT_TO_START_RUN and not self._tasks:
             try:
                 self._stand(fl_ctx)
             except Exception as error:
@@ -131,7 +132,7 @@ class LocalPrivacy(Filter):  # type: ignore[misc]
 
     def process(self, shareable: Shareable, fl_ctx: FLContext) -> Shareable:
         """Let a result pass that was made behind this filter; refuse all others."""
-        if not self._stands or fl_ctx.get_prop(FLContextKey.FILTER_DIRECTION) != FilterKey.OUT:
+        if not self._tasks or fl_ctx.get_prop(FLContextKey.FILTER_DIRECTION) != FilterKey.OUT:
             raise ContentBlockedException(
                 "quietbit: LocalPrivacy must stand among the task_result_filters of a client."
             )
@@ -140,14 +141,14 @@ class LocalPrivacy(Filter):  # type: ignore[misc]
     def _stand(self, fl_ctx: FLContext) -> None:
         """Cover every executor first: tasks that are not listed then let no data out."""
         runner = fl_ctx.get_prop(FLContextKey.RUNNER)
-        executors = {id(executor): executor for executor in runner.task_router.task_table.values()}
-        for executor in executors.values():
-            if isinstance(executor, ClientSideController):
-                continue  # it hands tasks to the others, and answers with what they return
+        trainers = {}
+        for executor in runner.task_router.task_table.values():
+            if not isinstance(executor, ClientSideController):  # which hands tasks to the others
+                trainers[id(executor)] = executor
+        for executor in trainers.values():
             inner = executor.execute
-            rule = "one for all tasks of a job"
             is_first = not isinstance(getattr(inner, "func", None), type(self._execute))
-            require(is_first, "LocalPrivacy", "two", rule)
+            require(is_first, "LocalPrivacy", "two", "one for all tasks of a job")
             executor.execute = partial(self._execute, inner)
         events = fl_ctx.get_engine().get_widget(WidgetID.FED_EVENT_RUNNER)
         send = events.fire_and_forget_request
@@ -158,14 +159,12 @@ class LocalPrivacy(Filter):  # type: ignore[misc]
             if key.endswith(OUT) and any(member is self for member in chain)
         ]
         for task in listed:
-            executor = runner.find_executor(task)
             rule = "the exact name of a task that an executor of this job trains in"
-            fits = executor is not None and not isinstance(executor, ClientSideController)
-            require(fits and "*" not in task, "tasks", task, rule)
+            trains = id(runner.find_executor(task)) in trainers
+            require(trains and "*" not in task, "tasks", task, rule)
         require(listed, "tasks", listed, "the names of the tasks whose results are updates")
-        self._tasks = frozenset(listed)
+        self._tasks = listed
         share_batches()
-        self._stands = True
 
     def _execute(
         self, inner: Execute, name: str, data: Shareable, fl_ctx: FLContext, abort: Signal
@@ -179,7 +178,7 @@ class LocalPrivacy(Filter):  # type: ignore[misc]
             received = _whole(data, fl_ctx, abort)
             gate = self._gate(fl_ctx)
             own, turn, spent = self._accept(gate, received, fl_ctx)
-            arrays_of = kind_of(from_shareable(received).data)
+            library = kind_of(from_shareable(received).data)
         except Exception as error:
             public = refusal(error, gate)
             LOGGER.error("quietbit: task %s is declined: %s.", name, public.reason.value)
@@ -199,8 +198,10 @@ class LocalPrivacy(Filter):  # type: ignore[misc]
         result = turn.moment.run(call, crashes)
         update = turn.read(partial(app_answer, result), crashes)
         release = turn.release(update)
-        self._note_kind(result)
-        reply = self._reply(own, release, arrays_of)
+        reply = make_reply(ReturnCode.EXECUTION_EXCEPTION)  # to a job whose first app failed
+        self._kind = self._kind or _kind_of_result(result)
+        if self._kind is not None:
+            reply = self._result(own.stepped(self._base(own.arrays), release), library)
         try:
             self._report(own, spent, gate, fl_ctx)
         except Exception as error:  # the release is noted, and leaves
@@ -216,7 +217,7 @@ class LocalPrivacy(Filter):  # type: ignore[misc]
         if owner_keys(owner):
             return gate_for(owner, self._state, dict, None)
         ledger = _ledger(Path(fl_ctx.get_engine().get_workspace().get_root_dir()), self._state)
-        return LocalGate(Simulation(), ledger, {})
+        return LocalGate(Simulation(metrics=(EPSILON,)), ledger, {})
 
     def _accept(
         self, gate: Gate, received: Shareable, fl_ctx: FLContext
@@ -233,52 +234,37 @@ class LocalPrivacy(Filter):  # type: ignore[misc]
         turn = opened.accept(with_zero=True)
         return own, turn, gate.spent(opened.request)
 
-    def _note_kind(self, result: Shareable | None) -> None:
-        """Remember which kind of data this job's app answers with, once."""
-        if self._kind is not None:
-            return
-        try:
-            kind = from_shareable(result).data_kind
-        except Exception:
-            return
-        if kind in (DataKind.WEIGHTS, DataKind.WEIGHT_DIFF):
-            self._kind = kind
-
-    def _reply(self, own: OwnRound, release: bytes, of: str) -> Shareable:
-        """Return a decoded release in the place of a result."""
-        if self._kind is None:  # the first app of the job failed: the server learns that it did
-            return make_reply(ReturnCode.EXECUTION_EXCEPTION)
-        arrays = own.weights(release)
-        if self._kind == DataKind.WEIGHT_DIFF:
-            arrays = own.differences(release)
-        return _data(self._kind, arrays, of)
-
     def _declined(self, received: Shareable) -> Shareable:
         """Return what leaves where nothing is released: the same whatever the data are."""
         if self.spent == "error" or self._kind is None:
             return make_reply(ReturnCode.EXECUTION_EXCEPTION)
-        weights = from_shareable(received).data
-        arrays = {name: array.numpy() for name, array in named_arrays(weights).items()}
-        if self._kind == DataKind.WEIGHT_DIFF:
-            arrays = {name: np.zeros_like(array) for name, array in arrays.items()}
-        return _data(self._kind, arrays, kind_of(weights))
+        model = from_shareable(received).data
+        base = self._base(named_arrays(model))
+        return self._result({name: array.numpy() for name, array in base.items()}, kind_of(model))
+
+    def _base(self, received: Mapping[str, NamedArray]) -> Mapping[str, NamedArray]:
+        """Return what a result of the job's kind is where nothing was learnt."""
+        if self._kind == DataKind.WEIGHTS:
+            return received
+        return named_arrays({name: np.zeros_like(a.numpy()) for name, a in received.items()})
+
+    def _result(self, arrays: Mapping[str, Any], library: str) -> Shareable:
+        """Return a result of the job's kind, with arrays or tensors as they came."""
+        data = {name: as_kind(array, library) for name, array in arrays.items()}
+        return DXO(self._kind, data=data).to_shareable()
 
     def _report(self, own: OwnRound, spent: float, gate: Gate, fl_ctx: FLContext) -> None:
         """Say what this job has cost the site so far: in the log, a table and the metrics."""
         LOGGER.info("quietbit: %s", own.sentence(spent))
         target = own.plan.target
         folder = Path(fl_ctx.get_engine().get_workspace().get_run_dir(fl_ctx.get_job_id()))
-        table = folder / "quietbit-epsilon.csv"
-        is_new = not table.exists()
-        with table.open("a", newline="", encoding="utf-8") as file:
-            rows = csv.writer(file)
-            if is_new:
-                rows.writerow(["release", "epsilon", "delta", "unit", "adjacency"])
-            rows.writerow(
-                [own.number, spent, target.delta, target.unit.value, target.adjacency.value]
-            )
-        owner = fl_ctx.get_prop(FLContextKey.SCOPE_PROPERTIES) or {}
-        if self.stream and (not owner_keys(owner) or EPSILON in gate.rules.metrics):
+        row = [own.number, spent, target.delta, target.unit.value, target.adjacency.value]
+        with (folder / "quietbit-epsilon.csv").open("a", newline="", encoding="utf-8") as file:
+            table = csv.writer(file)
+            if file.tell() == 0:
+                table.writerow(["release", "epsilon", "delta", "unit", "adjacency"])
+            table.writerow(row)
+        if self.stream and EPSILON in gate.rules.metrics:
             dxo = create_analytic_dxo(
                 EPSILON, spent, AnalyticsDataType.SCALAR, global_step=own.number
             )
@@ -315,10 +301,13 @@ def _whole(shareable: Any, fl_ctx: FLContext, abort: Signal) -> Any:
     return materialize_lazy_download_refs(shareable, engine.get_cell(), abort)
 
 
-def _data(kind: str, arrays: Mapping[str, Any], of: str) -> Shareable:
-    return DXO(
-        kind, data={name: as_kind(array, of) for name, array in arrays.items()}
-    ).to_shareable()
+def _kind_of_result(result: Any) -> str | None:
+    """Return whether an app answers with weights or their difference; None with neither."""
+    try:
+        kind = from_shareable(result).data_kind
+    except Exception:
+        return None
+    return kind if kind in (DataKind.WEIGHTS, DataKind.WEIGHT_DIFF) else None
 
 
 def _without_data(result: Any, task: str) -> Shareable:
