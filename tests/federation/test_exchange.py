@@ -4,6 +4,7 @@ import gc
 import weakref
 
 import numpy as np
+import pytest
 
 from plans import engine_plan
 from quietbit.federation.exchange import NO_WEIGHT, Exchanges, Result
@@ -87,17 +88,36 @@ def test_an_answer_of_another_node_is_refused_and_counts_for_its_sender():
     assert exchanges.take(Result(1, 80, both(exchange)), exchange).weight == 1.0
 
 
-def test_what_cannot_be_read_leaves_the_other_part_alone():
+@pytest.mark.parametrize("unreadable", [UPDATE, ABOUT])
+@pytest.mark.parametrize("release", [b"", b"words", bytes(40), None])
+def test_what_cannot_be_read_leaves_the_other_part_alone(unreadable, release):
     exchanges = started()
     exchange = asked(exchanges)
-    answers = {**both(exchange), UPDATE: Reply(1, 0)}
+    junk = Reply(1, 0, {} if release is None else {RECORD: {"release": release}})
+    answers = {**both(exchange), unreadable: junk}
     contribution = exchanges.take(Result(1, 80, answers), exchange)
-    update, about = (current.report() for current in exchange.rounds.values())
-    assert (update.answered, update.refused) == (0, 1)
-    assert (about.answered, about.refused) == (1, 0)
+    for name, current in exchange.rounds.items():
+        report = current.report()
+        assert (report.answered, report.refused) == ((0, 1) if name == unreadable else (1, 0))
+    assert contribution.weight == (NO_WEIGHT if unreadable == UPDATE else 1.0)
+    assert np.asarray(contribution.update).any() == (unreadable == ABOUT)
+    assert ("accuracy" in contribution.metrics) == (unreadable == UPDATE)
+    assert exchanges.run.updates[1].releases == 1
+
+
+@pytest.mark.parametrize("late", [False, True])
+@pytest.mark.parametrize("for_a_task", [False, True])
+def test_an_unprotected_result_ends_the_guarantee_whenever_it_comes(for_a_task, late):
+    exchanges = started()
+    exchange = asked(exchanges)
+    if late:
+        exchanges.aggregates()
+    result = Result(1, 80, both(exchange), unprotected=True)
+    contribution = exchanges.take(result, exchange if for_a_task else None)
     assert contribution.weight == NO_WEIGHT
-    assert not np.asarray(contribution.update).any()
-    assert set(contribution.metrics) == {"loss", "accuracy"}
+    assert not contribution.metrics
+    assert exchanges.run.excludes(1)
+    assert exchanges.run.report().guarantee is None
 
 
 def test_a_late_release_has_no_weight_and_a_late_refusal_counts():

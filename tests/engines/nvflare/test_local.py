@@ -37,13 +37,9 @@ from engines.nvflare.kit import (
     trained,
     weights,
 )
-from federation.node.makers import books, write_policy
 from quietbit.errors import InvalidParameter
 from quietbit.federation.plan import Plan
-from quietbit.node.gate import LocalGate
-from quietbit.node.gatekeeper import Gatekeeper
 from quietbit.node.ledger import FileLedger
-from quietbit.node.policy import Policy
 from quietbit.nvflare import LocalPrivacy
 
 LINE = {"epsilon": 4.0, "clip": 1.0, "releases": 3, "adjacency": "zero-out"}
@@ -178,24 +174,6 @@ def test_an_owners_policy_stands_above_the_line(tmp_path):
     allowed = site(trained(0.01), tmp_path, LINE | {"clip": 0.5}, properties=owner)
     assert content(allowed.does(task()))
     assert not (tmp_path / "quietbit").exists(), "the owner's ledger is the one"
-
-
-def test_a_gatekeeper_notes_and_counts_for_the_line(tmp_path):
-    policy = Policy.load(write_policy(tmp_path, epsilon=100.0, mechanisms=("gaussian",)))
-    local = LocalGate(policy, FileLedger(policy.ledger, policy.counter), {})
-    keeper = Gatekeeper(local, tmp_path / "gate")
-    thread = threading.Thread(target=keeper.serve)
-    thread.start()
-    owner = {"quietbit.gatekeeper": str(tmp_path / "gate")}
-    try:
-        made = site(trained(0.01), tmp_path, properties=owner)
-        left = [bool(content(made.does(task()))) for _ in range(4)]
-    finally:
-        keeper.stop()
-        thread.join()
-    assert left == [True, True, True, False]
-    assert [release.round for release in books(tmp_path).noted] == [1, 2, 3]
-    assert 3.9 < float(table(tmp_path)[-1]["epsilon"]) <= 4.0
 
 
 @pytest.mark.parametrize(

@@ -152,30 +152,13 @@ def test_what_is_no_release_alone_has_no_weight_and_may_be_unprotected(name, tmp
     assert str(SECRET) not in json.dumps(report)
 
 
-def test_whatever_a_client_sends_is_one_difference_or_none():
-    """100 results with something changed: the job goes on, and what has weight is a whole
-    release.
-    """
-    rng = np.random.default_rng(5)
-    server = Server({**CONFIG, "quietbit.releases": 1000})
-    site = Site(trained())
-    whole = 0
-    for number in range(100):
-        release = release_of(site.does(server.asks(number=number)))
-        turned = bytearray(release)
-        turned[rng.integers(len(turned))] ^= 1 << rng.integers(8)
-        junk = [bytes(turned), b"", release[:-1], release]
-        numbers = [5, 2**63, 10**400, float("nan"), float("-inf"), True]
-        made = {
-            "release": junk[rng.integers(len(junk))],
-            "metrics": {"a": numbers[rng.integers(len(numbers))]},
-        }
-        meta = server.takes(record(**made), number=number)["DXO"]["meta"]
-        is_whole = made["release"] == release
-        assert meta[MetaKey.NUM_STEPS_CURRENT_ROUND] == (1.0 if is_whole else NO_WEIGHT)
-        assert np.isfinite(list(meta.get(MetaKey.INITIAL_METRICS, {}).values())).all()
-        whole += is_whole
-    assert 10 < whole < 50
+@pytest.mark.parametrize("number", [5, 2**63, 10**400, float("nan"), float("-inf"), True])
+def test_metrics_beside_a_release_are_finite_numbers(number):
+    server = Server()
+    reply = reply_of(server)
+    meta = server.takes(record(**reply["quietbit"], metrics={"a": number}))["DXO"]["meta"]
+    assert meta[MetaKey.NUM_STEPS_CURRENT_ROUND] == 1.0
+    assert np.isfinite(list(meta.get(MetaKey.INITIAL_METRICS, {}).values())).all()
 
 
 def test_a_client_that_declines_or_fails_has_no_weight_and_only_its_word_saves_the_account(
@@ -377,16 +360,12 @@ def test_a_result_of_a_task_that_was_not_sent_is_passed_on_to_nobody(tmp_path):
 
 def test_metrics_for_an_answer_about_a_model_are_unprotected_too(tmp_path):
     server = Server(EVALUATES, tmp_path, validations=["validate"])
-    taken(server)
     server.asks(number=7, name="validate")
     seen = server.takes(UNPROTECTED["metrics"](None), number=7, name="validate")
-    assert seen["DXO"]["data"] == {}
-    assert clients(server) == ["site-2"]
+    assert not secrets_in(seen)
     with pytest.raises(QuietbitError, match="asks site-1 again"):
         server.asks(number=8, name="validate")
-    report = server.report(tmp_path)
-    assert report["guarantee"] is None
-    assert str(SECRET) not in json.dumps(report)
+    assert server.report(tmp_path)["guarantee"] is None
 
 
 def right(name, shareable, fl_ctx):
@@ -425,26 +404,10 @@ def test_an_evaluation_in_the_place_of_an_update_is_refused(tmp_path):
     assert "quietbit.evaluate" in content(site.does(unasked))["quietbit"]["answer"]["declined"]
 
 
-@pytest.mark.parametrize("junk", [b"", b"words", bytes(40), {"declined": "a", "noted": True}])
-def test_whatever_stands_for_an_answer_the_update_stands_and_the_answer_is_charged(tmp_path, junk):
-    server = Server(EVALUATES, tmp_path)
-    reply = Site(right).does(server.asks())
-    seen = server.takes(record(**reply["quietbit"] | {"answer": junk}))
-    assert seen["DXO"]["meta"] == {MetaKey.NUM_STEPS_CURRENT_ROUND: 1.0}
-    found = server.report(tmp_path)
-    (entry,) = found["evaluations"]
-    assert (entry["answered"], entry["estimates"]) == (0, [])
-    assert found["nodes"][0]["evaluations"] == 1
-
-
-@pytest.mark.parametrize("metrics", [{}, {"accuracy": float("nan")}, {"accuracy": "high"}])
-def test_an_app_without_the_metric_answers_like_any_other(metrics, tmp_path):
-    server = Server(EVALUATES, tmp_path)
-    reply = Site(trained(initial_metrics=metrics)).does(server.asks())
-    usual = Site(right, "site-2").does(server.asks("site-2"))
-    sizes = [len(one["quietbit"]["answer"]) for one in (reply, usual)]
-    assert sizes[0] == sizes[1]
-    assert server.takes(reply)["DXO"]["meta"][MetaKey.NUM_STEPS_CURRENT_ROUND] == 1.0
+def test_an_app_without_the_metric_answers_like_any_other():
+    reply = Site(trained()).does(Server(EVALUATES).asks())
+    usual = Site(right).does(Server(EVALUATES).asks())
+    assert len(reply["quietbit"]["answer"]) == len(usual["quietbit"]["answer"])
 
 
 class Median(FedAvg):

@@ -38,6 +38,17 @@ def test_the_app_is_told_where_its_owner_keeps_models(tmp_path):
         assert remote.models is None
 
 
+def test_a_node_that_asks_itself_hears_its_rounds_and_what_they_cost(tmp_path):
+    with serving(tmp_path) as remote:
+        assert remote.last_round(7) == 0
+        remote.accept(request(1)).release(None)
+        once = remote.spent(request(1))
+        remote.accept(request(2)).release(None)
+        assert remote.last_round(7) == 2
+        assert remote.last_round(8) == 0
+        assert 0.0 < once < remote.spent(request(2))
+
+
 @pytest.mark.parametrize(
     "update", [None, [np.full(DIMENSION, np.nan)], [UPDATE[:-1]], ["x"], [np.zeros(10**5)]]
 )
