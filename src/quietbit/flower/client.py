@@ -171,8 +171,8 @@ class PrivateClientApp(ClientApp):
         except BaseException as error:  # before anything was asked or noted
             if more:
                 log(ERROR, "quietbit: %s", error)
-            return _error_reply(message, CANNOT_ANSWER)
-        _say_simulated()
+            return Message(CANNOT_ANSWER, reply_to=message)
+        _say(SIMULATED)
         exchange.answer(exchange.outbox)
         context.state = exchange.outbox.reply.state
         return exchange.outbox.reply.message
@@ -226,8 +226,8 @@ class _Exchange:
         cls, app: PrivateClientApp, message: Message, context: Context, call: ClientAppCallable
     ) -> _Exchange:
         """Prepare an exchange whose reply is a refusal."""
-        refusal_reply = _error_reply(message, CANNOT_ANSWER)
-        outbox = Outbox(_Answer(refusal_reply, context.state), partial(_leave_state, context))
+        cannot = Message(CANNOT_ANSWER, reply_to=message)
+        outbox = Outbox(_Answer(cannot, context.state), partial(_leave_state, context))
         simulated = not owner_keys(context.node_config) and in_simulation()
         return cls(app, message, context, call, outbox, simulated)
 
@@ -267,7 +267,7 @@ class _Exchange:
             answer = opened.step()
             if answer is not None:
                 record = ConfigRecord({"step": opened.request.part.step, "answer": answer})
-                self._put(Message(RecordDict({SUM: record}), reply_to=self.message))
+                self.outbox.put(self._answer(RecordDict({SUM: record})))
                 return
             opened.check()
             self.message.content = _with_model(self.message.content, opened.arrival)
@@ -275,7 +275,7 @@ class _Exchange:
             if self.own is not None:
                 self.spent = gate.spent(opened.request)
         except Exception as error:
-            self._put(self._declined(gate, error))
+            self.outbox.put(self._answer(self._declined(gate, error)))
             return
         self._release(gate, turn)
 
@@ -289,9 +289,9 @@ class _Exchange:
             if line is not None and plan.target != line.target:
                 rule = f"{line.target}, the app's own"
                 raise InvalidParameter.of("budget of the run", rule, str(plan.target))
-            _say_way("in quietbit's own messages, which its strategy decodes")
+            _say("updates leave in quietbit's own messages, which its strategy decodes.")
             return OpenRequest.read(gate, plan, subject, arrival, name)
-        _say_way("as decoded releases, in the place of trained models")
+        _say("updates leave as decoded releases, in the place of trained models.")
         number = gate.last_round(name.run) + 1
         self.own = OwnRound.begin(line, name.run, number, arrival.arrays)
         self.record = arrival.kind
@@ -337,36 +337,30 @@ class _Exchange:
 
     def _release(self, gate: Gate, turn: Turn) -> None:
         """Call the app and put the one release of an accepted request into the outbox."""
+        moment = turn.moment
         if turn.zero is not None:
             zeros = dict.fromkeys(turn.names, 0.0)
-            self._accept(turn.moment, self._content(zeros, turn.zero))
+            self._accept(moment, self._content(zeros, turn.zero))
         elif not self.simulated:
-            noted = _error_reply(self.message, _refusal_text(Refusal(Reason.NOTED)))
-            reply = self._stamped(noted, turn.moment)
-            self.outbox.accept(turn.moment, _Answer(reply, self.context.state))
+            self._accept(moment, _error(Refusal(Reason.NOTED)))
         crashes: list[BaseException] = []
 
         def read(content: RecordDict | None) -> Any:
             return turn.read(partial(_FlowerAnswer, content), crashes)
 
         with serving(turn.accepted):
-            result = self._run_app(turn.moment, turn.names, read, crashes)
-        update = None
-        numbers = dict.fromkeys(turn.names, 0.0)
-        if result is not None:
-            update = result.update
-            numbers = result.numbers
+            result = self._run_app(moment, turn.names, read, crashes)
+        content: RecordDict | Error
         try:
-            content = self._content(numbers, turn.release(update))
+            content = self._content(result.numbers, turn.release(result.update))
             if crashes and self.simulated and self.own is None:
                 shown = messages.crash_text(crashes[0])
                 content[messages.CRASHED] = ConfigRecord({"traceback": shown})
-            reply = Message(content, reply_to=self.message)
             if self.own is not None:
                 log(INFO, "quietbit: %s", self.own.sentence(self.spent))
         except Exception as error:
-            reply = self._declined(gate, error, accepted=True)
-        self.outbox.put(_Answer(self._stamped(reply, turn.moment), self._state_after(result)))
+            content = self._declined(gate, error, accepted=True)
+        self.outbox.put(self._answer(content, moment, result.records))
 
     def _answer_unpriced(self) -> None:
         """Answer with the numbers that the owner lets out as they are, or with a constant."""
@@ -382,14 +376,12 @@ class _Exchange:
         # Where nothing of the app's answer could leave, the app is not asked: its time tells
         # nothing.
         if not names:
-            self._put(Message(self._numbers({}), reply_to=self.message))
+            self.outbox.put(self._answer(self._numbers({})))
             return
         moment = AnswerTime(seconds)
         self._accept(moment, self._numbers(dict.fromkeys(names, 0.0)))
         result = self._run_app(moment, names, lambda content: None, [])
-        if result is not None:
-            reply = Message(self._numbers(result.numbers), reply_to=self.message)
-            self.outbox.put(_Answer(self._stamped(reply, moment), self._state_after(result)))
+        self.outbox.put(self._answer(self._numbers(result.numbers), moment, result.records))
 
     def _numbers(self, numbers: dict[str, float]) -> RecordDict:
         """Return the numbers that the owner lets out, and what a plain strategy weighs them by."""
@@ -401,8 +393,8 @@ class _Exchange:
         names: tuple[str, ...],
         read: Callable[[RecordDict | None], Any],
         crashes: list[BaseException],
-    ) -> _AppResult | None:
-        """Return what the app answers in time; None where it fails, which only the log says.
+    ) -> _AppResult:
+        """Return what the app answers in time; zeros where it fails, which only the log says.
 
         The app gets a message and a context of its own: nothing that it does to them is seen here.
         """
@@ -426,7 +418,8 @@ class _Exchange:
             numbers = named_numbers(partial(_tables, content), names)
             return _AppResult(update, numbers, self._records_of(context))
 
-        return moment.run(call, crashes, simulated=self.simulated)
+        result = moment.run(call, crashes, simulated=self.simulated)
+        return result or _AppResult(None, dict.fromkeys(names, 0.0), None)
 
     def _records_of(self, context: Context) -> RecordDict | None:
         """Return the records of the app's context; None where they cannot be kept."""
@@ -439,31 +432,32 @@ class _Exchange:
             log(ERROR, "quietbit: the app's state cannot be kept; the last one is", exc_info=error)
             return None
 
-    def _state_after(self, result: _AppResult | None) -> RecordDict:
-        """Return the node's state: the app's records, and ours as they are now."""
-        before = self.context.state
-        if result is None or result.records is None:
-            return before
-        ours = {name: before[name] for name in OURS if name in before}
-        return RecordDict({**result.records, **ours})
-
-    def _put(self, reply: Message) -> None:
-        """Let a reply leave at once that does not depend on the app."""
-        self.outbox.put(_Answer(reply, self.context.state))
-
-    def _accept(self, moment: AnswerTime, content: RecordDict) -> None:
+    def _accept(self, moment: AnswerTime, content: RecordDict | Error) -> None:
         """Let this content leave at the moment, unless another is put in its place."""
-        reply = self._stamped(Message(content, reply_to=self.message), moment)
-        self.outbox.accept(moment, _Answer(reply, self.context.state))
+        self.outbox.accept(moment, self._answer(content, moment))
 
-    def _stamped(self, reply: Message, moment: AnswerTime) -> Message:
-        """Return a reply whose stamps say the moment and nothing else."""
-        asked = self.message.metadata
-        reply.metadata.created_at = moment.stamp
-        reply.metadata.ttl = asked.ttl - (reply.metadata.created_at - asked.created_at)
-        return reply
+    def _answer(
+        self,
+        content: RecordDict | Error,
+        moment: AnswerTime | None = None,
+        records: RecordDict | None = None,
+    ) -> _Answer:
+        """Return a reply, and the node's state: the app's ``records``, and ours as they are now.
 
-    def _declined(self, gate: Gate | None, error: Exception, *, accepted: bool = False) -> Message:
+        Where the app was asked, the stamps of the reply say the ``moment`` and nothing else.
+        """
+        reply = Message(content, reply_to=self.message)
+        if moment is not None:
+            asked = self.message.metadata
+            reply.metadata.created_at = moment.stamp
+            reply.metadata.ttl = asked.ttl - (reply.metadata.created_at - asked.created_at)
+        state = self.context.state
+        if records is not None:
+            ours = {name: state[name] for name in OURS if name in state}
+            state = RecordDict({**records, **ours})
+        return _Answer(reply, state)
+
+    def _declined(self, gate: Gate | None, error: Exception, *, accepted: bool = False) -> Error:
         """Refuse in words made from the request alone; this node has then left the sum, if any."""
         public = refusal(error, gate, accepted=accepted)
         if gate is not None:
@@ -471,7 +465,7 @@ class _Exchange:
                 gate.forget(self.context.run_id)
             except Exception as failure:
                 log(ERROR, "quietbit: the sum could not be left", exc_info=failure)
-        return _error_reply(self.message, _refusal_text(public))
+        return _error(public)
 
 
 @final
@@ -511,20 +505,17 @@ def _start_model(start: Start, context: Context) -> tuple[str, ArrayRecord]:
     return ARRAYS, start(context)
 
 
-def _refusal_text(public: Refusal) -> str:
-    """Return the text of an error reply; its first words say whether a release was noted.
+def _error(public: Refusal) -> Error:
+    """Return a refusal as an error, whose first words say whether a release was noted.
 
     The server must go on counting a release that was made and whose reply may be lost.
     """
     prefix = messages.ANSWERED if public.reason.counts else messages.DECLINED
-    return one_line(f"{prefix}{public.to_text()}")
+    text = one_line(f"{prefix}{public.to_text()}")
+    return Error(ErrorCode.MOD_FAILED_PRECONDITION, text)
 
 
-CANNOT_ANSWER = _refusal_text(Refusal(Reason.UNUSABLE))
-
-
-def _error_reply(message: Message, text: str) -> Message:
-    return Message(Error(ErrorCode.MOD_FAILED_PRECONDITION, text), reply_to=message)
+CANNOT_ANSWER = _error(Refusal(Reason.UNUSABLE))
 
 
 def _leave_state(context: Context, answer: _Answer) -> None:
@@ -566,12 +557,6 @@ def _tables(content: RecordDict | None) -> Iterable[Mapping[str, Any]]:
 
 
 @cache
-def _say_way(way: str) -> None:
-    """Say once per process how updates leave."""
-    log(INFO, "quietbit: updates leave %s.", way)
-
-
-@cache
-def _say_simulated() -> None:
-    """Say once per process which rules hold in a simulation."""
-    log(INFO, "quietbit: %s", SIMULATED)
+def _say(sentence: str) -> None:
+    """Say something once per process."""
+    log(INFO, "quietbit: %s", sentence)

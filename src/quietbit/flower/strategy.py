@@ -283,7 +283,10 @@ class PrivateStrategy(Strategy):
         current.start(self._run.allowed(requests))
         self._transport = GridTransport(grid, kind)
         ask = self._transport.drive(current)
-        return [] if ask is None else address(ask, current, messages, arrays)
+        if ask is None:
+            return []
+        placed = [messages[asked.place] for asked in ask.requests]
+        return address(ask, current, placed, arrays)
 
     def _finish(self, current: Round) -> None:
         """Ask what a round asks once its releases are here: what unmasks a sum."""

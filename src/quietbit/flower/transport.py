@@ -56,17 +56,18 @@ __all__ = [
 ERRORS = {code: name for name, code in vars(ErrorCode).items() if isinstance(code, int)}
 
 
-def address(ask: Ask, current: Round, messages: list[Message], model: ArrayRecord) -> list[Message]:
+def address(
+    ask: Ask, current: Round, messages: Iterable[Message], model: ArrayRecord | None = None
+) -> list[Message]:
     """Return the messages of what a round asks, each with its records, and note their sizes.
 
-    ``messages`` are the inner strategy's, by the requests' places; ``model`` is left out of those
-    whose nodes have it.
+    ``messages`` are those to be completed, one per request; ``model`` is left out of those whose
+    nodes have it.
     """
     contents: dict[tuple[Any, ...], RecordDict] = {}
     made: dict[int, ConfigRecord | ArrayRecord] = {}
     addressed = []
-    for asked in ask.requests:
-        message = messages[asked.place]
+    for asked, message in zip(ask.requests, messages, strict=True):
         content = message.content
         key = (id(content), asked.carries_model, *map(id, asked.records.values()))
         if key not in contents:
@@ -143,17 +144,14 @@ class GridTransport:
 
     def _exchange(self, ask: Ask, current: Round) -> list[Reply]:
         """Send the requests of a step, and return the replies that came in time."""
-        made: dict[int, ConfigRecord | ArrayRecord] = {}
+        empty = RecordDict()
+        group = str(ask.number)
         messages = []
         for asked in ask.requests:
-            content = RecordDict()
-            for name, value in asked.records.items():
-                made.setdefault(id(value), _record(name, value))
-                content[name] = made[id(value)]
-            group = str(ask.number)
-            messages.append(Message(content, int(asked.node), self.message_type, group_id=group))
-        _measure(ask, current, messages)
-        replies = self.grid.send_and_receive(messages, timeout=ask.timeout)
+            node = int(asked.node)
+            messages.append(Message(empty, node, self.message_type, group_id=group))
+        asking = address(ask, current, messages)
+        replies = self.grid.send_and_receive(asking, timeout=ask.timeout)
         return [reply_of(reply) for reply in replies]
 
 

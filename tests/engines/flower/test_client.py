@@ -157,7 +157,7 @@ def test_failing_cannot_be_told_from_an_update_of_zero(what, tmp_path):
 
 
 def test_a_simulation_needs_no_policy_and_says_once_which_rules_hold(caplog):
-    client_module._say_simulated.cache_clear()
+    client_module._say.cache_clear()
     with caplog.at_level(logging.INFO):
         for node in (11, 12):
             assert simulated(gated())(request(), context(node), app(SHIFT)).has_content()
