@@ -20,6 +20,8 @@ from quietbit.kernel.select import select
 from quietbit.mechanism.abilities import SharedRows
 from quietbit.mechanism.projected import Projected
 from quietbit.mechanism.registry import build, canonical_text, describe, identity_of
+from quietbit.mechanism.response import RandomisedResponse
+from quietbit.mechanism.scouts import Scout
 from quietbit.target import Adjacency
 from quietbit.wire.payload import Header, Payload
 from quietbit.wire.payload import build as framed
@@ -119,6 +121,13 @@ def test_a_refusal_is_one_sentence_and_draws_no_word(mechanism: Any) -> None:
         assert sentence.endswith("."), case
         assert "\n" not in sentence, case
         assert len(sentence) < 200, case
+
+
+@pytest.mark.parametrize(
+    "answer", [RandomisedResponse(WIDTH, 0.5), Scout(LIBRARY["scouted gaussian"])]
+)
+def test_answers_are_refused_alike(answer: Any) -> None:
+    test_a_refusal_is_one_sentence_and_draws_no_word(answer)
 
 
 def test_a_seed_is_not_random_words(mechanism: Any) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from quietbit import Ball, Gaussian, InterpolatedMVU, Norm
+from quietbit import Ball, Gaussian, InterpolatedMVU, Norm, Uplink
 from quietbit.design.profile import Profile
 from quietbit.design.table import Design, DesignSpec, exact_row
 from quietbit.kernel.rng import seeded_rng
@@ -17,6 +17,7 @@ from quietbit.mechanism.projected import Projected
 from quietbit.mechanism.rotation import rotation_for
 from quietbit.mechanism.scouts import Scouted
 from quietbit.mechanism.vector import VectorMVU
+from quietbit.wire.payload import Payload
 from quietbit_lab.baseline.dithered import DitheredMVU
 from quietbit_lab.baseline.noise import Laplace, Sign
 from quietbit_lab.baseline.skellam import IndependentSkellam, Skellam
@@ -110,6 +111,26 @@ class CountingWords:
     def draw(self, count: int) -> Any:
         self.draws += 1
         return self.inner.draw(count)
+
+
+class FullWords:
+    """Random bits whose full words are these, drawn once and together."""
+
+    def __init__(self, *words: int) -> None:
+        self.words = words
+
+    def draw(self, count: int) -> Any:
+        assert count == len(self.words)
+        return self
+
+    def uniform64(self, stream: int, start: int, count: int) -> Any:
+        return np.array(self.words[start : start + count], dtype=np.uint64)
+
+
+def answered(mechanism: Any, update: Any, *words: int, clip: float = 1.0) -> int:
+    """Return the answer that these words make of an update."""
+    data = Uplink(mechanism, clip=clip).send(update, FullWords(*words))
+    return int.from_bytes(Payload.from_bytes(data).body.tobytes(), "little")
 
 
 def update(ball: Ball, seed: int = 0, share: float = 0.9) -> Any:

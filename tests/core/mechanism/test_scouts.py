@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import mpmath
 import numpy as np
@@ -11,33 +10,14 @@ import pytest
 from attrs import evolve
 from scipy import stats
 
-from core.mechanism.makers import MECHANISMS, WIDTH
+from core.mechanism.makers import MECHANISMS, WIDTH, answered
 from core.statistical.kit import seed
 from quietbit import Adjacency, Ball, InvalidPayload, Norm, Uplink, seeded_rng
 from quietbit.mechanism.response import RandomisedResponse
 from quietbit.mechanism.scouts import Scout, Scouted, _answer_cost, scout_rank
-from quietbit.wire.payload import Payload
 from refusals import refuses
 
 INNER = MECHANISMS["imvu one bit l2"]
-
-
-class Words:
-    """Random bits whose two full words are these."""
-
-    def __init__(self, *words: int) -> None:
-        self.words = words
-
-    def draw(self, count: int) -> Any:
-        assert count == len(self.words)
-        return self
-
-    def uniform64(self, stream: int, start: int, count: int) -> Any:
-        return np.array(self.words[start : start + count], dtype=np.uint64)
-
-
-def said(channel: Uplink, vector: Any, rng: Any) -> int:
-    return int(Payload.from_bytes(channel.send(vector, rng)).body[0])
 
 
 def scouted(truth: float = 0.3, every: int = 20) -> Scouted:
@@ -46,14 +26,16 @@ def scouted(truth: float = 0.3, every: int = 20) -> Scouted:
 
 @pytest.mark.parametrize("truth", [1e-4, 0.3, 0.999])
 def test_an_answer_is_true_for_the_words_that_are_priced_and_else_a_coin(truth: float) -> None:
-    scout = Uplink(Scout(scouted(truth)), clip=0.25)
-    last, one = math.floor(truth * 2**64), np.eye(1, WIDTH)[0]
+    def said(length: float, *words: int) -> int:
+        return answered(Scout(scouted(truth)), length * np.eye(1, WIDTH)[0], *words, clip=0.25)
+
+    last = math.floor(truth * 2**64)
     for coin, other in ((0, 0), (2**63 - 1, 0), (2**63, 1), (2**64 - 1, 1)):
         for length, answer in ((0.2, 0), (0.25, 0), (0.2500001, 1), (1e6, 1), (1e300, 1)):
-            assert said(scout, length * one, Words(0, coin)) == answer
-            assert said(scout, -length * one, Words(last - 1, coin)) == answer
-            assert said(scout, length * one, Words(last, coin)) == other
-        assert said(scout, 0 * one, Words(0, coin)) == other  # nothing has no length
+            assert said(length, 0, coin) == answer
+            assert said(-length, last - 1, coin) == answer
+            assert said(length, last, coin) == other
+        assert said(0, 0, coin) == other  # nothing has no length
 
 
 @pytest.mark.parametrize("truth", [1e-4, 0.3, 0.9, 1 - 1e-9])
