@@ -1,8 +1,8 @@
 """Accounts of 2,000 random settings: what was computed before the accounts were joined, and what is
 computed now.
 
-Run it to compare all of them (a few minutes): `python tests/core/golden/accounts.py`; with a number k,
-every k-th. `test_accounts.py` compares a sample. `accounts.npz` holds four epsilons for every
+`test_accounts.py` compares every fortieth, and all of them (a few minutes) with
+`QUIETBIT_EVERY_ACCOUNT=1`. `accounts.npz` holds four epsilons for every
 setting. Three accountants computed three of them before there was one `Account`: `planned` (a list
 fixed in advance), `ledger` (`Ledger.guarantee`, adaptive) and `cap` (a node's filter). The fourth,
 `adaptive`, is the smallest that an adaptive `Account` has had: it never grows.
@@ -11,7 +11,6 @@ fixed in advance), `ledger` (`Ledger.guarantee`, adaptive) and `cap` (a node's f
 from __future__ import annotations
 
 import math
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -19,8 +18,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-
-sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from quietbit.design.profile import Profile
 from quietbit.design.table import Design, DesignSpec, exact_rows
@@ -216,18 +213,3 @@ def compare(number: int, before: Mapping[str, Any]) -> tuple[str, float]:
     if adaptive <= stopped * (1 + 1e-9):
         return ("smaller" if adaptive < stopped * (1 - 1e-9) else "the same"), ratio
     return ("mixture" if len({part[:3] for part in asked.parts}) > 1 else "tight"), ratio
-
-
-if __name__ == "__main__":
-    stored = dict(np.load(STORED))
-    outcomes: dict[str, list[float]] = {}
-    for number in range(0, COUNT, int(sys.argv[1]) if len(sys.argv) > 1 else 1):
-        said, ratio = compare(number, stored)
-        outcomes.setdefault(said, []).append(ratio)
-        if said.isupper():
-            print(number, said, setting(number))
-    for said, ratios in sorted(outcomes.items()):
-        finite = [ratio for ratio in ratios if np.isfinite(ratio)]
-        print(
-            f"{said}: {len(ratios)}, adaptive over planned {np.median(finite):.4f}, at most {max(finite):.4f}"
-        )

@@ -12,7 +12,6 @@ from __future__ import annotations
 import dataclasses
 import importlib
 import json
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -32,13 +31,8 @@ def surface() -> dict[str, Any]:
 
     from quietbit.cli.app import app
     from quietbit.federation.plan import KEYS
+    from quietbit.federation.report import NodeReport, Report, RoundReport
 
-    where = (
-        "quietbit.federation.report"
-        if find_spec("quietbit.federation.report")
-        else "quietbit.engine.report"
-    )
-    reports = importlib.import_module(where)
     commands = get_command(app).commands  # type: ignore[attr-defined]
     return {
         "names": {
@@ -52,7 +46,7 @@ def surface() -> dict[str, Any]:
         },
         "report": {
             one.__name__: sorted(field.name for field in dataclasses.fields(one))
-            for one in (reports.NodeReport, reports.Report, reports.RoundReport)
+            for one in (NodeReport, Report, RoundReport)
         },
     }
 
