@@ -21,13 +21,20 @@ FALSE_ALARM = 1e-9
 FILTERS = "nvflare.app_common.filters"
 
 
-def job(folder: Path, **texts: str) -> Path:
-    """Write files into a folder; ``__`` in a name is a slash, and a single ``_py`` the ending."""
-    for name, text in texts.items():
-        path = folder / name.replace("__", "/").replace("_toml", ".toml").replace("_py", ".py")
+def write(folder: Path, files: dict[str, str]) -> Path:
+    for name, text in files.items():
+        path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, encoding="utf-8")
     return folder
+
+
+def job(folder: Path, **texts: str) -> Path:
+    """Write files into a folder; ``_py`` and ``_toml`` in a name are the ending."""
+    endings = [
+        (name.replace("_toml", ".toml").replace("_py", ".py"), texts[name]) for name in texts
+    ]
+    return write(folder, dict(endings))
 
 
 def nvflare_job(

@@ -13,7 +13,7 @@ import math
 
 from attrs import evolve
 
-from quietbit.check.law import TRAINING, Batches, Normal, Reason, Release, Run, Why, law, nothing
+from quietbit.check.law import TRAINING, Batches, Normal, Reason, Release, Run, law, nothing
 from quietbit.check.values import MissingValue, Unknown, Use
 from quietbit.target import Unit
 
@@ -34,17 +34,17 @@ def _release(use: Use) -> Release:
         return evolve(release, times=release.times * count)
     if use.name in ("PoissonSampledDpEvent", "SampledWithoutReplacementDpEvent"):
         if not isinstance(inner, Use) or inner.name != "GaussianDpEvent":
-            return nothing("update", use, Reason.UNKNOWN_CLASS)
+            return nothing(use, Reason.UNKNOWN_CLASS)
         release = _release(inner)
         if use.name == "PoissonSampledDpEvent":
             rate = use.number("sampling_probability")
             return evolve(release, noise=Batches(inner.number("noise_multiplier"), rate))
-        return evolve(release, why=(*release.why, Why(Reason.FIXED_BATCHES, use.place)))
+        return release.because(Reason.FIXED_BATCHES)
     nodes = 1
     if use.name == "SingleEpochTreeAggregationDpEvent":
         nodes = math.ceil(math.log2(use.number("step_counts") + 1))
     elif use.name != "GaussianDpEvent":
-        return nothing("update", use, Reason.UNKNOWN_CLASS)
+        return nothing(use, Reason.UNKNOWN_CLASS)
     noise = Normal.of(math.sqrt(nodes), use.number("noise_multiplier"))
     return Release("update", use.name, use.place, noise, unit=Unit.SAMPLE, needs=(NEIGHBOURS,))
 

@@ -15,9 +15,7 @@ Source   flwr 1.41.0: supercore/differential_privacy.py, clientapp/mod/localdp_m
 
 from __future__ import annotations
 
-import ast
 import math
-from pathlib import PurePosixPath
 from typing import final
 
 from attrs import evolve, frozen
@@ -33,23 +31,21 @@ from quietbit.check.law import (
     Reason,
     Release,
     Run,
-    Why,
     buffers,
     law,
     nothing,
     seeded,
 )
 from quietbit.check.program import Program
-from quietbit.check.reader import Source, Sources, refuse
+from quietbit.check.reader import Sources, refuse
 from quietbit.check.values import Unknown, Use, Value
 from quietbit.errors import require
 from quietbit.target import Adjacency, Trust
 
-__all__ = ["PARAMETERS", "config", "rounds", "started"]
+__all__ = ["PARAMETERS", "config", "rounds"]
 
 FLIP_MOD = "flip_local_dp_mod"
 ROUNDS = "num-server-rounds"
-APPS = ".tool.flwr.app.components."
 TABLE = ".tool.flwr.app.config."
 FIXED = "strategy noise_multiplier clipping_norm num_sampled_clients accountant"
 ADAPTIVE = (
@@ -93,31 +89,6 @@ def config(sources: Sources) -> dict[str, Value]:
     return next((table for table in tables if table), {})
 
 
-def started(sources: Sources) -> list[Source]:
-    """Return the Python that the app imports from the modules that it names, or all of it."""
-    files: dict[str, list[Source]] = {}
-    for source in sources.ending(".py"):
-        files.setdefault(PurePosixPath(source.name).stem, []).append(source)
-    flat: dict[str, Value] = {}
-    for source in sources.called("pyproject"):
-        flat |= _flat(source.values(), "")
-    names = [str(flat[key]) for key in flat if key.startswith(APPS)]
-    waiting = [name.partition(":")[0].rpartition(".")[2] for name in names]
-    if not waiting or not set(waiting) <= files.keys():
-        return list(sources.ending(".py"))
-    found: list[Source] = []
-    while waiting:
-        new = files.pop(waiting.pop(), [])
-        found += new
-        for source in new:
-            for node in ast.walk(source.tree()):
-                if isinstance(node, ast.Import | ast.ImportFrom):
-                    words = [getattr(node, "module", None) or ""]
-                    words += [alias.name for alias in node.names]
-                    waiting += [part for word in words for part in word.split(".")]
-    return found
-
-
 def _flat(table: Value, head: str) -> dict[str, Value]:
     if not isinstance(table, dict):
         return {head: table}
@@ -152,14 +123,14 @@ def _chains(run: Run) -> list[list[Value]]:
 @law("ClientApp", "client_fn mods")
 def client_app(use: Use, run: Run) -> list[Release]:
     """Ask the laws of the mods around each training function of all apps."""
-    releases = [nothing("metrics", use, Reason.IN_CLEAR), *buffers(run)]
+    releases = [nothing(use, Reason.IN_CLEAR, what="metrics"), *buffers(run)]
     for number, mods in enumerate(_chains(run)):
         found = []
         for place, mod in enumerate(mods):
             if getattr(mod, "name", "") in ("LocalDpMod", FLIP_MOD):
                 own = [OUTER_MODS] * any(not isinstance(outer, Use) for outer in mods[:place])
-                found += [evolve(one, needs=(*one.needs, *own)) for one in _local(mod, run)]
-        found = found or [nothing("update", use, Reason.NO_CLIP, Reason.NO_NOISE)]
+                found += [one.relying(*own) for one in _local(mod, run)]
+        found = found or [nothing(use, Reason.NO_CLIP, Reason.NO_NOISE)]
         releases += [evolve(release, way=CLIENTS, chain=str(number)) for release in found]
     return releases
 
@@ -172,14 +143,14 @@ def _local(use: Use, run: Run) -> list[Release]:
             arguments[name] = run.program.config.get(f"dp-{name.replace('_', '-')}", usual)
         use = evolve(use, arguments=arguments)
         if not arguments["enabled"]:
-            return [nothing("update", use, Reason.SWITCHED_OFF)]
+            return [nothing(use, Reason.SWITCHED_OFF)]
     return seeded(use, run, *NUMPY_SEEDS) or [by_formula(use, run)]
 
 
 @law("LocalDpMod", "clipping_norm sensitivity epsilon delta")
 def local_dp(use: Use, run: Run) -> list[Release]:
     """Say that a mod which no app has protects nothing."""
-    return [nothing("update", use, Reason.NOT_APPLIED, detail="no app has this mod")]
+    return [nothing(use, Reason.NOT_APPLIED, detail="no app has this mod")]
 
 
 def _central(use: Use, run: Run, noise: Noise, *needs: str) -> list[Release]:
@@ -190,7 +161,7 @@ def _central(use: Use, run: Run, noise: Noise, *needs: str) -> list[Release]:
     started += run.program.uses(*PLAIN)
     others = [other for other in started if isinstance(other, Use) and other.name in PLAIN]
     for other in others[:1]:
-        bad.append(nothing("update", other, Reason.NO_NOISE, detail=f"{other.name} is started"))
+        bad.append(nothing(other, Reason.NO_NOISE, detail=f"{other.name} is started"))
     release = Release(
         "update",
         use.name,
@@ -211,7 +182,7 @@ def _unclipped(use: Use, run: Run, mod: str) -> list[Release]:
         outer = chain[: chain.index(mod)] if mod in chain else [""]
         if not set(outer) <= set(HARMLESS):
             detail = f"clients need {mod} as the last mod that changes arrays"
-            return [nothing("update", use, Reason.NO_CLIP, detail=detail)]
+            return [nothing(use, Reason.NO_CLIP, detail=detail)]
     return []
 
 
@@ -219,7 +190,7 @@ def _masked(run: Run, releases: list[Release]) -> list[Release]:
     """Note that masks round what was clipped."""
     if run.program.words.keys().isdisjoint(MASKS):
         return releases
-    return [evolve(release, needs=(*release.needs, ROUNDED)) for release in releases]
+    return [release.relying(ROUNDED) for release in releases]
 
 
 @law("DifferentialPrivacyServerSideFixedClipping", FIXED)
@@ -228,7 +199,7 @@ def server_fixed(use: Use, run: Run) -> list[Release]:
     names = ("noise_multiplier", "clipping_norm", "num_sampled_clients")
     multiplier, clip, clients = use.numbers(*names)
     if multiplier * clip / clients < LEAST_NOISE:
-        return [nothing("update", use, Reason.ROUNDED if multiplier else Reason.NO_NOISE)]
+        return [nothing(use, Reason.ROUNDED if multiplier else Reason.NO_NOISE)]
     mu = 1 / multiplier
     if isinstance(use.value("accountant", None), Use):
         return _central(use, run, Normal(mu))
@@ -239,11 +210,10 @@ def _weighted(use: Use, run: Run, noise: Noise, mu: float, *needs: str) -> list[
     """Return the release of a mean of which one client may be all."""
     strategy = use.arguments.get("strategy")
     if getattr(strategy, "name", "") not in MEANS:
-        return [nothing("update", use, Reason.STRATEGY)]
-    why = Why(Reason.WEIGHTS, use.place, f"with equal weights mu = {mu:.3g} per round")
-    return [
-        evolve(release, why=(*release.why, why)) for release in _central(use, run, noise, *needs)
-    ]
+        return [nothing(use, Reason.STRATEGY)]
+    detail = f"with equal weights mu = {mu:.3g} per round"
+    releases = _central(use, run, noise, *needs)
+    return [release.because(Reason.WEIGHTS, detail) for release in releases]
 
 
 @law("DifferentialPrivacyClientSideFixedClipping", FIXED)
@@ -299,7 +269,7 @@ def server_adaptive(use: Use, run: Run) -> list[Release]:
     """Price a clip that follows a noisy count of clipped clients."""
     multiplier, clients = use.numbers("noise_multiplier", "num_sampled_clients")
     if multiplier == 0:
-        return [nothing("update", use, Reason.NO_NOISE)]
+        return [nothing(use, Reason.NO_NOISE)]
     usual = use.value("clipped_count_stddev", None)
     spread = clients / 20 if usual is None else use.number("clipped_count_stddev")
     quantile = use.number("target_clipped_quantile", 0.5)
@@ -307,8 +277,7 @@ def server_adaptive(use: Use, run: Run) -> list[Release]:
     mu = 1 / _raised(use, multiplier, spread)
     noise = NextClip(clients * mu, spread, clients, rate, quantile)
     releases = _weighted(use, run, noise, mu, ALL_ANSWER)
-    why = [Why(reason, use.place) for reason in (Reason.MOVING_CLIP, Reason.COUNT)]
-    return [evolve(release, why=(*release.why, *why)) for release in releases]
+    return [one.because(Reason.MOVING_CLIP).because(Reason.COUNT) for one in releases]
 
 
 @law("DifferentialPrivacyClientSideAdaptiveClipping", ADAPTIVE)
@@ -331,10 +300,10 @@ def own_noise(use: Use, run: Run) -> list[Release]:
     clients = use.number("num_sampled_clients")
     multiplier = use.number("noise_multiplier", 1.0)
     if multiplier == 0:
-        return [nothing("update", use, Reason.NO_NOISE)]
+        return [nothing(use, Reason.NO_NOISE)]
     if "DPFedAvgNumPyClient" not in run.program.words:
         detail = "clients lack DPFedAvgNumPyClient"
-        return [nothing("update", use, Reason.NO_CLIP, detail=detail)]
+        return [nothing(use, Reason.NO_CLIP, detail=detail)]
     count = 0.0
     if use.name == "DPFedAvgAdaptive":
         usual = use.value("clip_count_stddev", None)
@@ -349,4 +318,4 @@ def own_noise(use: Use, run: Run) -> list[Release]:
 @law("SecAggWorkflow")
 def masked_sums(use: Use, run: Run) -> list[Release]:
     """Say that masks add no noise to the sum."""
-    return [nothing("update", use, Reason.ENCRYPTED, Reason.NO_NOISE)]
+    return [nothing(use, Reason.ENCRYPTED, Reason.NO_NOISE)]

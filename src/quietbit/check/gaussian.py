@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 
-from quietbit.check.law import LEAST_NOISE, Claim, Normal, Reason, Release, Run, Why
+from quietbit.check.law import LEAST_NOISE, Claim, Normal, Reason, Release, Run
 from quietbit.check.values import Use
 from quietbit.errors import require
 from quietbit.target import Adjacency
@@ -31,28 +31,17 @@ def by_formula(use: Use, run: Run) -> Release:
     rule = "above 0, delta below 1"
     require(epsilon > 0 and 0 < delta < 1, f"epsilon, delta ({use.place})", (epsilon, delta), rule)
     deviation = sensitivity * math.sqrt(2 * math.log(1.25 / delta)) / epsilon
-    noise = Normal.of(clip, deviation)
-    is_lost = deviation < LEAST_NOISE
-    rounds = run.rounds
-    why = []
-    if is_lost:
+    noise = None if deviation < LEAST_NOISE else Normal(clip / deviation)
+    claim = Claim(epsilon, delta)
+    release = Release("update", use.name, use.place, noise, run.rounds, claim=claim)
+    if noise is None:
         reason = Reason.ROUNDED if deviation > 0 else Reason.NO_NOISE
-        why.append(Why(reason, use.place, f"standard deviation {deviation:.2g}"))
+        release = release.because(reason, f"standard deviation {deviation:.2g}")
     if sensitivity < clip:
         detail = f"sensitivity {sensitivity:g}, clip {clip:g}"
-        why.append(Why(Reason.SENSITIVITY, use.place, detail))
-    elif noise.proven(Adjacency.ZERO_OUT, 1, delta) > epsilon:
-        why.append(Why(Reason.FORMULA, use.place, f"epsilon {epsilon:g}"))
-    if rounds > 1:
-        why.append(Why(Reason.PER_ROUND, use.place, f"{rounds} rounds"))
-    claim = Claim(epsilon, delta)
-    return Release(
-        "update",
-        use.name,
-        use.place,
-        None if is_lost else noise,
-        rounds,
-        claim=claim,
-        why=tuple(why),
-        needs=(FINITE,),
-    )
+        release = release.because(Reason.SENSITIVITY, detail)
+    elif noise is not None and noise.proven(Adjacency.ZERO_OUT, 1, delta) > epsilon:
+        release = release.because(Reason.FORMULA, f"epsilon {epsilon:g}")
+    if release.times > 1:
+        release = release.because(Reason.PER_ROUND, f"{release.times} rounds")
+    return release.relying(FINITE)

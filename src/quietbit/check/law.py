@@ -198,6 +198,14 @@ class Release:
     way: str = ""  # out of the clients, where several are protected by laws of their own
     chain: str = ""  # of filters, on one way: the best of them counts
 
+    def because(self, reason: Reason, detail: str = "") -> Release:
+        """Return this with one more reason."""
+        return evolve(self, why=(*self.why, Why(reason, self.place, detail)))
+
+    def relying(self, *needs: str) -> Release:
+        """Return this with more that the proof relies on."""
+        return evolve(self, needs=(*self.needs, *needs))
+
     def epsilon(self, adjacency: Adjacency, delta: float) -> float:
         """Return the proven epsilon at ``delta``; infinite where nothing is proved."""
         return math.inf if self.noise is None else self.noise.proven(adjacency, self.times, delta)
@@ -262,10 +270,12 @@ def law(name: str, parameters: str = "") -> Callable[[Law], Law]:
     return register
 
 
-def nothing(what: str, use: Use, *reasons: Reason, detail: str = "") -> Release:
+def nothing(use: Use, *reasons: Reason, what: str = "update", detail: str = "") -> Release:
     """Return a release of which nothing is proved, for these reasons."""
-    why = tuple(Why(reason, use.place, detail) for reason in reasons)
-    return Release(what, use.name, use.place, why=why, way=use.name)
+    release = Release(what, use.name, use.place, way=use.name)
+    for reason in reasons:
+        release = release.because(reason, detail)
+    return release
 
 
 def buffers(run: Run) -> list[Release]:
@@ -274,10 +284,10 @@ def buffers(run: Run) -> list[Release]:
     if "ModuleValidator" in words:
         return []
     uses = [Use(name, {}, words[name], run.given) for name in BUFFERED if name in words]
-    return [nothing("model", use, Reason.BUFFERS) for use in uses]
+    return [nothing(use, Reason.BUFFERS, what="model") for use in uses]
 
 
 def seeded(use: Use, run: Run, *functions: str) -> list[Release]:
     """Return what is wrong where the job seeds the generator that noise is drawn from."""
     seeds = run.program.uses(*functions, *SEEDS)
-    return [nothing("update", evolve(use, place=seed.place), Reason.SEEDED) for seed in seeds[:1]]
+    return [nothing(evolve(use, place=seed.place), Reason.SEEDED) for seed in seeds[:1]]

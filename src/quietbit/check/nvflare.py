@@ -22,8 +22,6 @@ from attrs import evolve, frozen
 from quietbit.check.attack import refuted_by_signs
 from quietbit.check.gaussian import by_formula
 from quietbit.check.law import (
-    CLIENTS,
-    LAWS,
     NUMPY_SEEDS,
     Claim,
     Reason,
@@ -39,7 +37,7 @@ from quietbit.check.values import PACKAGES, Given, Place, Unknown, Use, Value
 from quietbit.errors import require
 from quietbit.target import Adjacency
 
-__all__ = ["FILTERS", "PARAMETERS", "components", "filters", "rounds"]
+__all__ = ["FILTERS", "components", "filters", "rounds"]
 
 CLIENT = "config_fed_client"
 SERVER = "config_fed_server"
@@ -66,9 +64,7 @@ IDLE = (
     "InitializeGlobalWeights",
     "StatisticsController",
 )
-PARAMETERS = {"TASK_RESULT": ()}  # of what no law is about, but what laws ask for
 FILTERS = (AROUND, "LocalDifferentialPrivacy", "PrivateUplink", "SVTPrivacy")
-ALL_SITES = "the same filter at every other site"
 PLAIN = (str, int, float, list, dict, type(None))
 
 
@@ -159,32 +155,6 @@ def _use(source: Source, table: Value, entry: dict[str, Value], given: Given) ->
     return Use(name if is_known else path, arguments, place, given)
 
 
-@law("add_client_output_filter", "filter tasks clients")
-@law("to_clients", "filter id")
-@law("to", "filter target id")
-def of_recipe(use: Use, run: Run) -> list[Release]:
-    """Ask the law of a filter that Python adds to a recipe or a job, for tasks that train."""
-    member = use.arguments.get("filter")
-    if not isinstance(member, Use) or member.name not in LAWS:
-        return []
-    tasks = use.arguments.get("tasks")
-    kind = getattr(use.arguments.get("filter_type"), "name", "")
-    trained = {str(task) for name in TASK_NAMES for task in run.program.keywords(name)} or {TASK}
-    met = isinstance(tasks, list) and trained <= set(map(str, tasks))
-    is_result = use.name == "add_client_output_filter" or kind == "TASK_RESULT"
-    if not (met and is_result):
-        return [nothing("update", member, Reason.NOT_APPLIED)]
-    sites = use.arguments.get("clients", use.arguments.get("target"))
-    needs = () if sites is None else (ALL_SITES,)
-    releases = LAWS[member.name][1](member, run)
-    found = [one for one in releases if one.what == "update"]
-    tagged = [
-        evolve(one, way=CLIENTS, chain=f"recipe {sites}", needs=(*one.needs, *needs))
-        for one in found
-    ]
-    return [*tagged, *(one for one in releases if one.what != "update")]
-
-
 @final
 @frozen
 class SparseVector:
@@ -224,7 +194,7 @@ def sparse_vector(use: Use, run: Run) -> list[Release]:
     noise = SparseVector(released, number)
     claim = Claim(epsilon, run.delta)
     release = Release("update", use.name, use.place, noise, run.rounds, claim=claim, why=why)
-    return [release, nothing("metrics", use, Reason.IN_CLEAR)]
+    return [release, nothing(use, Reason.IN_CLEAR, what="metrics")]
 
 
 @law("LocalDifferentialPrivacy", "clipping_norm sensitivity epsilon delta off")
@@ -232,10 +202,10 @@ def local_differential_privacy(use: Use, run: Run) -> list[Release]:
     """Price FLIP's filter: Flower's mod for NVFlare, with a switch and defaults of its own."""
     usual = {"clipping_norm": 1.0, "sensitivity": 1e-4, "epsilon": 10.0, "delta": 1e-5}
     if use.value("off", False):
-        return [nothing("update", use, Reason.SWITCHED_OFF)]
+        return [nothing(use, Reason.SWITCHED_OFF)]
     release = by_formula(evolve(use, arguments={**usual, **use.arguments}), run)
     found = seeded(use, run, *NUMPY_SEEDS) or [release]
-    return [*found, nothing("metrics", use, Reason.IN_CLEAR)]
+    return [*found, nothing(use, Reason.IN_CLEAR, what="metrics")]
 
 
 # Classes that add no noise to what they let out.
@@ -261,7 +231,7 @@ def _unprotected(use: Use, run: Run) -> list[Release]:
     """Say what leaves as it is, and why nothing is proved of it."""
     for (what, reasons), names in _UNPROTECTED.items():
         if use.name in names.split(","):
-            return [evolve(nothing(what, use, *reasons), times=run.known_rounds or 1)]
+            return [evolve(nothing(use, *reasons, what=what), times=run.known_rounds or 1)]
     return []
 
 

@@ -25,7 +25,6 @@ from quietbit.check.law import (
     Reason,
     Release,
     Run,
-    Why,
     buffers,
     law,
     seeded,
@@ -119,8 +118,8 @@ def make_private_with_epsilon(use: Use, run: Run) -> list[Release]:
     claim = Claim(epsilon, delta, per_round=False)
     release = _release(use, run, multiplier, number, rate, claim)
     if number > calibrated:
-        why = Why(Reason.PER_ROUND, use.place, f"{number:,} steps, noise for {calibrated:,}")
-        release = evolve(release, why=(*release.why, why))
+        detail = f"{number:,} steps, noise for {calibrated:,}"
+        release = release.because(Reason.PER_ROUND, detail)
     return [release, *buffers(run)]
 
 
@@ -156,14 +155,14 @@ def _release(
     if multiplier == 0:
         bad.append(Reason.NO_NOISE)
     if bad:
-        return evolve(release, why=tuple(Why(reason, use.place) for reason in bad))
-    why = []
+        for reason in bad:
+            release = release.because(reason)
+        return release
     noise: Noise = Batches(multiplier, rate)
     if _accountant(run) == "gdp":
-        why.append(Why(Reason.APPROXIMATE, use.place, "accountant gdp"))
+        release = release.because(Reason.APPROXIMATE, "accountant gdp")
     if not use.value("poisson_sampling", True):
-        why.append(Why(Reason.FIXED_BATCHES, use.place))
+        release = release.because(Reason.FIXED_BATCHES).relying(ONCE)
         noise = Normal.of(1.0, multiplier)
         number = math.ceil(number * rate - ROUNDING)  # once in every epoch, a last short one too
-        release = evolve(release, needs=(*release.needs, ONCE))
-    return evolve(release, noise=noise, times=number, why=tuple(why))
+    return evolve(release, noise=noise, times=number)

@@ -92,7 +92,7 @@ def uplink(use: Use, run: Run) -> list[Release]:
     parts = [part for part in run.parts if part.name == "PrivateReceiver"]
     settings = [_known(part.value("settings")) for part in parts]
     if not settings or any(one != settings[0] for one in settings):
-        return [nothing("update", use, Reason.NOT_APPLIED, detail="no PrivateReceiver of one plan")]
+        return [nothing(use, Reason.NOT_APPLIED, detail="no PrivateReceiver of one plan")]
     return _kept(use, run, Plan.from_run_config(settings[0]))
 
 

@@ -29,6 +29,7 @@ ENGINES = ("flwr 1.41", "nvflare 2.9", "opacus 1.6", "dp-accounting 0.6")
 SENT = ("update", "statistics")
 # Names of apps that send an update in Python, and numbers beside it.
 APPS = ("ClientApp", "NumPyClient", "FLModel", "LocalDpMod")
+EXPORT = "what Python adds to a recipe is seen where it is exported"
 ZERO_OUT = Adjacency.ZERO_OUT
 
 
@@ -56,16 +57,15 @@ def judge(
     accepted: Collection[str] = (),
 ) -> Verdict:
     """Return the verdict on a job, at the adjacency that the claim is read under."""
-    parameters = {**flower.PARAMETERS, **nvflare.PARAMETERS, **opacus.PARAMETERS}
+    parameters = {**flower.PARAMETERS, **opacus.PARAMETERS}
     parameters |= {name: names for name, (names, _) in LAWS.items()}
-    program = Program(flower.started(sources), given, parameters, flower.config(sources))
+    program = Program(sources.ending(".py"), given, parameters, flower.config(sources))
     parts = tuple(nvflare.components(sources, given))
     counts = tuple(nvflare.rounds(sources, given)) or tuple(flower.rounds(program))
     run = Run(given, program, parts, counts, Place(sources.title))
     uses = list(nvflare.filters(sources, given, parts))
     uses += [use for use in parts if use.name in LAWS]
-    for use in program.uses(*{**LAWS, **dict.fromkeys(program.events())}):
-        # A filter in Python counts where a recipe is told of it.
+    for use in program.uses(*{**LAWS, **dict.fromkeys(program.called("DpEvent"))}):
         uses.append(evolve(use, applied=use.name not in nvflare.FILTERS))
     releases, missing = _ask(uses, run)
     given.check_taken()
@@ -116,14 +116,14 @@ def _ask(uses: Iterable[Use], run: Run) -> tuple[list[Release], tuple[Unknown, .
         for release in found:
             if use.chain and release.what == "update":
                 release = evolve(release, way=CLIENTS, chain=use.chain)
-            releases.append(evolve(release, needs=(*release.needs, *use.needs)))
+            releases.append(release.relying(*use.needs))
     is_gated = any(release.law in quietbit_jobs.GATES for release in releases)
     apps = [run.program.words[name] for name in APPS if name in run.program.words]
     for place in [] if is_gated else apps[:1]:
         app = Use("the app", {}, place, run.given)
-        releases.append(nothing("metrics", app, Reason.IN_CLEAR))
+        releases.append(nothing(app, Reason.IN_CLEAR, what="metrics"))
         if not missing and not any(release.what in SENT for release in releases):
-            releases.append(nothing("update", app, Reason.NO_CLIP, Reason.NO_NOISE))
+            releases.append(nothing(app, Reason.NO_CLIP, Reason.NO_NOISE))
     if not releases and not missing:
         title = run.place.file
         raise Unreadable(f"{title} is not a job that check knows: see docs/how-to/check-a-job.md.")
@@ -133,13 +133,13 @@ def _ask(uses: Iterable[Use], run: Run) -> tuple[list[Release], tuple[Unknown, .
 def _of_use(use: Use, run: Run) -> list[Release]:
     """Return what the law of a class says, or that nothing is proved of it."""
     if not use.applied:
-        return [nothing("update", use, Reason.NOT_APPLIED)]
+        return [nothing(use, Reason.NOT_APPLIED, detail="" if use.chain else EXPORT)]
     if use.name in LAWS:
         return LAWS[use.name][1](use, run)
     return (
         accounting.gaussian(use, run)
         if use.name.endswith("DpEvent")
-        else [nothing("update", use, Reason.UNKNOWN_CLASS)]
+        else [nothing(use, Reason.UNKNOWN_CLASS)]
     )
 
 
