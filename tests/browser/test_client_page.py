@@ -1,15 +1,11 @@
 """Two tabs take part in a run with a Python server: the accuracy is that of the same run without
 tabs.
-
-Needs Debian's chromium and chromium-driver and the package selenium; skipped by name where one is
-missing.
 """
 
 from __future__ import annotations
 
 import importlib.util
 import os
-import shutil
 import sys
 import threading
 import time
@@ -19,15 +15,9 @@ from pathlib import Path
 import pytest
 
 pytest.importorskip("sklearn", reason="needs scikit-learn")
-selenium = pytest.importorskip("selenium", reason="needs the package selenium")
-from selenium import webdriver  # noqa: E402
-from selenium.webdriver.chrome.service import Service  # noqa: E402
-from selenium.webdriver.common.by import By  # noqa: E402
+pytest.importorskip("selenium", reason="needs the package selenium")
+from selenium.webdriver.common.by import By
 
-CHROMIUM = next(
-    (path for name in ("chromium", "chromium-browser") if (path := shutil.which(name))), None
-)
-DRIVER = shutil.which("chromedriver")
 FOLDER = Path(__file__).parents[2] / "examples" / "browser"
 PHONE = 390
 SECONDS = 300
@@ -67,30 +57,7 @@ def test_a_run_without_tabs_learns_and_strangers_are_refused(demo):
     assert run.round == 1
 
 
-@pytest.fixture(scope="module")
-def driver(tmp_path_factory):
-    options = webdriver.ChromeOptions()
-    options.binary_location = CHROMIUM
-    profile = tmp_path_factory.mktemp("profile")
-    words = [
-        "--headless=new",
-        "--disable-gpu",
-        "--disable-dev-shm-usage",
-        f"--user-data-dir={profile}",
-    ]
-    if os.geteuid() == 0:
-        words.append("--no-sandbox")  # chromium's own sandbox refuses root
-    for word in words:
-        options.add_argument(word)
-    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
-    browser = webdriver.Chrome(options=options, service=Service(DRIVER))
-    yield browser
-    browser.quit()
-
-
 @pytest.mark.long
-@pytest.mark.skipif(CHROMIUM is None, reason="needs chromium on PATH")
-@pytest.mark.skipif(DRIVER is None, reason="needs chromedriver on PATH")
 def test_two_tabs_reach_the_accuracy_of_the_simulator(demo, driver, tmp_path):
     run = demo.Run(tabs=2, rounds=demo.ROUNDS)
     server = ThreadingHTTPServer(("127.0.0.1", 0), demo.handler_of(run))

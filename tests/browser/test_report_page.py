@@ -1,36 +1,20 @@
 """The report page in a real browser: no console errors, every control works, a phone is wide
 enough.
-
-Needs Debian's chromium and chromium-driver and the package selenium; skipped by name where one is
-missing.
 """
 
 from __future__ import annotations
-
-import os
-import shutil
 
 import pytest
 
 from lab.report.makers import EVIL, changed, runs, sweep
 from quietbit_lab.report.page import render_page, save_page
 
-selenium = pytest.importorskip("selenium", reason="needs the package selenium")
-from selenium import webdriver  # noqa: E402
-from selenium.webdriver.chrome.service import Service  # noqa: E402
-from selenium.webdriver.common.action_chains import ActionChains  # noqa: E402
-from selenium.webdriver.common.by import By  # noqa: E402
-from selenium.webdriver.common.keys import Keys  # noqa: E402
+pytest.importorskip("selenium", reason="needs the package selenium")
+from selenium.webdriver.common.action_chains import ActionChains
+from selenium.webdriver.common.by import By
+from selenium.webdriver.common.keys import Keys
 
-CHROMIUM = next(
-    (path for name in ("chromium", "chromium-browser") if (path := shutil.which(name))), None
-)
-DRIVER = shutil.which("chromedriver")
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(CHROMIUM is None, reason="needs chromium on PATH"),
-    pytest.mark.skipif(DRIVER is None, reason="needs chromedriver on PATH"),
-]
+pytestmark = pytest.mark.slow
 PHONE, DESK = 360, 1200
 
 
@@ -62,27 +46,6 @@ def pages(tmp_path_factory):
         name: save_page(render_page(some, "A report"), folder / f"{name}.html").as_uri()
         for name, some in made.items()
     }
-
-
-@pytest.fixture(scope="module")
-def driver(tmp_path_factory):
-    options = webdriver.ChromeOptions()
-    options.binary_location = CHROMIUM
-    profile = tmp_path_factory.mktemp("profile")
-    words = [
-        "--headless=new",
-        "--disable-gpu",
-        "--disable-dev-shm-usage",
-        f"--user-data-dir={profile}",
-    ]
-    if os.geteuid() == 0:
-        words.append("--no-sandbox")  # chromium's own sandbox refuses root
-    for word in words:
-        options.add_argument(word)
-    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
-    found = webdriver.Chrome(options=options, service=Service(DRIVER))
-    yield found
-    found.quit()
 
 
 @pytest.fixture
