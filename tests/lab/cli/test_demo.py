@@ -24,7 +24,7 @@ def test_leaves_a_report_runs_designs_and_pictures(capsys, tmp_path, monkeypatch
         monkeypatch.setattr(demo_training, name, value)
     monkeypatch.setattr("quietbit_lab.cli.demo.LINES", small)
     monkeypatch.setattr("quietbit_lab.cli.demo.FIGURE_LEVELS", (2, 8))  # what is shipped
-    monkeypatch.setattr("quietbit_lab.cli.demo.DESIGNS", DESIGNS[:2])
+    monkeypatch.setattr("quietbit_lab.cli.demo.DESIGNS", DESIGNS[:1])
     out = tmp_path / "out"
     result = shell(capsys, "demo --out", out)
     assert result.code == 0
@@ -34,7 +34,7 @@ def test_leaves_a_report_runs_designs_and_pictures(capsys, tmp_path, monkeypatch
     for words in ("the neighbour's update is the zero vector", "secure-aggregation trust"):
         assert words in result.out
     designs = sorted(out.glob("*.json"))
-    assert len(designs) == 2
+    assert len(designs) == 1
     for path in designs:
         assert quietbit.certify(quietbit.Design.load(path)).meets_spec
         assert path.with_suffix(".png").exists()

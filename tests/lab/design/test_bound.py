@@ -1,3 +1,5 @@
+import itertools
+
 import numpy as np
 import pytest
 from scipy.optimize import linprog
@@ -13,26 +15,17 @@ def linear_program(spec: DesignSpec, alphabet: np.ndarray) -> float:
     """The exact-bias optimum for a fixed alphabet, by HiGHS with every pair of levels: an
     independent oracle.
     """
-    n, b, x = spec.input_levels, len(alphabet), spec.levels
-    cost = ((alphabet[None, :] - x[:, None]) ** 2 / n).ravel()
-    equalities = np.zeros((2 * n, n * b))
-    for i in range(n):
-        equalities[i, i * b : (i + 1) * b] = 1
-        equalities[n + i, i * b : (i + 1) * b] = alphabet
-    rows = []
+    n, x, symbols = spec.input_levels, spec.levels, np.eye(len(alphabet))
+    cost = np.square(alphabet[None, :] - x[:, None]).ravel() / n
+    sums, means = np.kron(np.eye(n), np.ones(len(alphabet))), np.kron(np.eye(n), alphabet)
     power = {"metric-l1": 1, "metric-l2": 2, "strict": 0}[spec.privacy]
-    for i in range(n):
-        for k in range(n):
-            if i != k:
-                ratio = np.exp(spec.epsilon * abs(x[i] - x[k]) ** power)
-                for j in range(b):
-                    row = np.zeros(n * b)
-                    row[i * b + j], row[k * b + j] = 1, -ratio
-                    rows.append(row)
-    found = linprog(
-        cost, np.array(rows), np.zeros(len(rows)), equalities, np.concatenate([np.ones(n), x])
-    )
-    return float(found.fun)
+    rows = []
+    for i, k in itertools.permutations(range(n), 2):
+        ratio = np.exp(spec.epsilon * abs(x[i] - x[k]) ** power)
+        rows.append(np.kron(np.eye(n)[i] - ratio * np.eye(n)[k], symbols))
+    limits = np.zeros(len(rows) * len(alphabet))
+    totals = np.concatenate([np.ones(n), x])
+    return float(linprog(cost, np.vstack(rows), limits, np.vstack([sums, means]), totals).fun)
 
 
 @pytest.mark.parametrize("privacy", ["metric-l1", "metric-l2", "strict"])

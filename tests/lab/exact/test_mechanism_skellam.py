@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from typing import Any
 
@@ -58,21 +59,16 @@ def close_updates(mechanism: Skellam, share: float) -> list[tuple[Any, Any]]:
     """Pairs of updates ``share`` radii apart, along rotated coordinates and not, from points on
     the grid and off it.
     """
-    size, radius, step = mechanism.ball.dimension, 1.0, 1 / mechanism.scale
+    size, step = mechanism.ball.dimension, 1 / mechanism.scale
     rng, found = np.random.default_rng(size), []
     along = [rotate_back(row, mechanism.rotation_seed) for row in np.eye(mechanism.code_count)]
-    for direction in (*along, rng.normal(size=size)):
-        for start in (
-            np.zeros(size),
-            0.5 * step * along[0],
-            1.49 * step * along[-1],
-            0.3 * rng.normal(size=size) * radius,
-        ):
-            moved = share * radius * direction[:size] / np.linalg.norm(direction[:size])
-            for way in (1, -1):
-                other = start + way * moved
-                if max(np.linalg.norm(start), np.linalg.norm(other)) <= radius:
-                    found.append((start, other))
+    starts = [np.zeros(size), 0.5 * step * along[0], 1.49 * step * along[-1]]
+    starts.append(0.3 * rng.normal(size=size))
+    for direction, start in itertools.product([*along, rng.normal(size=size)], starts):
+        moved = share * direction[:size] / np.linalg.norm(direction[:size])
+        for other in (start + moved, start - moved):
+            if max(np.linalg.norm(start), np.linalg.norm(other)) <= 1:
+                found.append((start, other))
     return found
 
 
