@@ -24,7 +24,6 @@ from quietbit.check.program import Program
 from quietbit.check.reader import Source, read_job
 from quietbit.check.values import Given, Unknown
 from quietbit.errors import QuietbitError
-from quietbit.federation.client import OpenRequest, Subject
 from quietbit.federation.layout import named_arrays
 from quietbit.federation.messages import NodeName
 from quietbit.federation.own_round import OwnRound
@@ -433,9 +432,8 @@ def ledger(folder: Path, **line) -> float:
     gate = LocalGate(Simulation(), FileLedger(*paths, {}), {})
     arrays = named_arrays({"w": np.zeros(50, np.float32)})
     for number in range(1, plan.releases + 1):
-        own = OwnRound.begin(plan, 1, number, arrays)
-        name = NodeName(1, 1, None)
-        opened = OpenRequest.read(gate, own.plan, Subject.UPDATE, own.arrival, name)
+        opened = OwnRound.begin(plan, gate, NodeName(1, 1, None), arrays).opened
+        assert opened.request.round == number
         opened.check()
         opened.accept(with_zero=True)
     return gate.spent(opened.request)

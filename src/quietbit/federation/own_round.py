@@ -18,11 +18,13 @@ from attrs import evolve, frozen
 
 from quietbit.arrays import check_parameters
 from quietbit.errors import InvalidParameter
+from quietbit.federation.client import OpenRequest, Subject
 from quietbit.federation.layout import ModelLayout, NamedArray, named_arrays
-from quietbit.federation.messages import RECORD, request_record
+from quietbit.federation.messages import RECORD, NodeName, request_record
 from quietbit.federation.part import Arrival
 from quietbit.federation.plan import Plan
 from quietbit.mechanism.base import Mechanism
+from quietbit.node.gatekeeper import Gate
 from quietbit.node.request import run_name
 from quietbit.privacy.guarantee import Guarantee
 from quietbit.wire.payload import Framed
@@ -45,23 +47,24 @@ class OwnRound:
     mechanism: Mechanism
     layout: ModelLayout  # of the arrays that are learnt
     arrays: Mapping[str, NamedArray]
+    opened: OpenRequest
 
     @classmethod
-    def begin(cls, plan: Plan, run: int, number: int, arrays: Mapping[str, NamedArray]) -> OwnRound:
-        """Choose the mechanism; refuse a model without anything to learn."""
+    def begin(
+        cls, plan: Plan, gate: Gate, name: NodeName, arrays: Mapping[str, NamedArray]
+    ) -> OwnRound:
+        """Ask as quietbit's server would with this model; refuse one without anything to learn."""
         # Copies: an app may train in the arrays that came, and what they hold then must not leave.
-        came = {name: np.array(array.numpy()) for name, array in arrays.items()}
+        came = {key: np.array(array.numpy()) for key, array in arrays.items()}
         arrays = named_arrays(came)
         plan = evolve(plan, local_arrays=", ".join(map(escape, _kept(arrays))))
         layout = ModelLayout.of(arrays, plan.local_arrays)
-        mechanism = plan.mechanism_for(layout.dimension).for_round(run_name(run), number)
-        return cls(plan, number, mechanism, layout, arrays)
-
-    @property
-    def arrival(self) -> Arrival:
-        """The message that quietbit's server would have sent with this model."""
-        record = request_record(self.number, self.mechanism, self.plan.clip)
-        return Arrival({RECORD: record}, self.arrays)
+        number = gate.last_round(name.run) + 1
+        mechanism = plan.mechanism_for(layout.dimension).for_round(run_name(name.run), number)
+        record = request_record(number, mechanism, plan.clip)
+        arrival = Arrival({RECORD: record}, arrays)
+        opened = OpenRequest.read(gate, plan, Subject.UPDATE, arrival, name)
+        return cls(plan, number, mechanism, layout, arrays, opened)
 
     def stepped(self, base: Mapping[str, NamedArray], release: bytes) -> dict[str, Any]:
         """Return ``base`` less what a release decodes to; what no client learns stays as it is."""

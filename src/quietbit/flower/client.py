@@ -292,10 +292,9 @@ class _Exchange:
             _say("updates leave in quietbit's own messages, which its strategy decodes.")
             return OpenRequest.read(gate, plan, subject, arrival, name)
         _say("updates leave as decoded releases, in the place of trained models.")
-        number = gate.last_round(name.run) + 1
-        self.own = OwnRound.begin(line, name.run, number, arrival.arrays)
+        self.own = OwnRound.begin(line, gate, name, arrival.arrays)
         self.record = arrival.kind
-        return OpenRequest.read(gate, self.own.plan, subject, self.own.arrival, name)
+        return self.own.opened
 
     def _content(self, numbers: dict[str, float], release: bytes) -> RecordDict:
         """Return what a reply holds: the release, or what it decodes to, and the numbers."""

@@ -45,8 +45,6 @@ from nvflare.widgets.widget import WidgetID
 from quietbit.errors import check_known, require
 from quietbit.federation.batch import share_batches
 from quietbit.federation.client import (
-    OpenRequest,
-    Subject,
     Turn,
     gate_for,
     owner_keys,
@@ -226,13 +224,10 @@ class LocalPrivacy(Filter):  # type: ignore[misc]
         dxo = from_shareable(received)
         is_model = dxo.data_kind == DataKind.WEIGHTS
         require(is_model, "kind of the task's data", dxo.data_kind, "weights")
-        name = node_name(fl_ctx)
-        number = gate.last_round(name.run) + 1
-        own = OwnRound.begin(self._plan, name.run, number, named_arrays(dxo.data))
-        opened = OpenRequest.read(gate, own.plan, Subject.UPDATE, own.arrival, name)
-        opened.check()
-        turn = opened.accept(with_zero=True)
-        return own, turn, gate.spent(opened.request)
+        own = OwnRound.begin(self._plan, gate, node_name(fl_ctx), named_arrays(dxo.data))
+        own.opened.check()
+        turn = own.opened.accept(with_zero=True)
+        return own, turn, gate.spent(own.opened.request)
 
     def _declined(self, received: Shareable) -> Shareable:
         """Return what leaves where nothing is released: the same whatever the data are."""
