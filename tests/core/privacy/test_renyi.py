@@ -129,94 +129,82 @@ def test_a_constant_table_costs_nothing(adjacency):
 
 
 # The cells of the search, against pairs drawn from them.
-LOW, HIGH = -0.5, 1.5
 DESIGN = rough(4, 2, 6.0, 0)
-CELL_ORDERS = pytest.mark.parametrize("alpha", [1.02, 4.0, 200.0])
+SEGMENTS = Segments.over(DESIGN, -0.5, 1.5)
+EDGES = np.append(SEGMENTS.left, SEGMENTS.right[-1])
+ONES = np.ones(3)
 
 
-def problem(alpha):
-    segments = Segments.over(DESIGN, LOW, HIGH)
-    return Problem.of(segments, alpha, lipschitz_upper(DESIGN, LOW, HIGH))
-
-
-def assert_bounded(cells, task, pairs):
-    """No divergence of a pair (cell, x, x') exceeds the bound of its cell."""
-    value, upper, _ = cells.bounds(task)
-    assert (value <= upper).all()
-    tried = 0
-    for cell, x, other in pairs:
-        if abs(x - other) > 1e-5:
-            exact = renyi(law(DESIGN, x), law(DESIGN, other), task.alpha)
-            assert float(exact) / (x - other) ** 2 <= upper[cell]
-            tried += 1
-    assert tried > 40
-
-
-@CELL_ORDERS
-def test_same_segment_cells(alpha):
-    task, rng, count = problem(alpha), np.random.default_rng(1), 40
-    index = rng.integers(0, 3, count)
-    left, right = task.segments.left[index], task.segments.right[index]
-    c = rng.uniform(left, right)
-    size = 10 ** rng.uniform(-3, 0, count) / 3
-    near = np.where(rng.random(count) < 0.3, 0.0, size * rng.random(count))
-    far = near + size * rng.random(count)
-    sign = rng.choice([-1.0, 1.0], count)
-    dc = size / 4 * rng.random(count)
-    cells = SameCells(index, sign, np.ones(count), c, dc, near, far)
-    pairs = []
-    for k in np.repeat(np.arange(count), 3):
-        x = c[k] + dc[k] * rng.uniform(-1, 1)
-        other = x - sign[k] * rng.uniform(near[k], far[k])
-        if left[k] <= min(x, other) and max(x, other) <= right[k]:
-            pairs.append((k, x, other))
-    assert_bounded(cells, task, pairs)
-
-
-@CELL_ORDERS
-def test_cross_segment_cells(alpha):
-    task, rng = problem(alpha), np.random.default_rng(2)
-    indices = np.array([(i, j) for i in range(3) for j in range(3) if i != j] * 6)
-    first, second = indices.T
-    scale = 10 ** rng.uniform(-3, 0, len(indices))
-
-    def place(own, other):
-        """A piece of the segment, close to the side of the other one at small scales."""
-        left, right = task.segments.left[own], task.segments.right[own]
-        far = rng.uniform(0, 1, len(own)) * scale * (right - left)
-        near = far * rng.uniform(0, 1, len(own)) * rng.choice([0.0, 1.0], len(own))
-        a = np.where(own > other, left + near, right - far)
-        b = np.where(own > other, left + far, right - near)
-        return (a + b) / 2, (b - a) / 2
-
-    (x, dx), (y, dy) = place(first, second), place(second, first)
-    pairs = [
-        (k, x[k] + dx[k] * rng.uniform(-1, 1), y[k] + dy[k] * rng.uniform(-1, 1))
-        for k in np.repeat(np.arange(len(indices)), 3)
+def same_cells():
+    """Whole segments, from either side."""
+    middle, half = (SEGMENTS.left + SEGMENTS.right) / 2, (SEGMENTS.right - SEGMENTS.left) / 2
+    sides = [
+        SameCells(np.arange(3), sign * ONES, ONES, middle, half, 0 * half, 2 * half)
+        for sign in (1.0, -1.0)
     ]
-    assert_bounded(CrossCells(first, second, x, dx, y, dy), task, pairs)
+    return SameCells.joined(*([getattr(side, name) for name in side.__slots__] for side in sides))
 
 
-def fields(cells, names):
-    return np.array([getattr(cells, name) for name in names.split()])
+def cross_cells():
+    """Ends of segments that are turned to another one, of four sizes, in both orders."""
+    first, second = np.tile([[0, 1, 0, 2, 1, 2], [1, 0, 2, 0, 2, 1]], 4)
+    size = np.repeat([1.0, 0.1, 0.01, 0.001], 6)
+
+    def end(own, other):
+        left, right = SEGMENTS.left[own], SEGMENTS.right[own]
+        half = (right - left) / 2 * size
+        return np.where(own < other, right - half, left + half), half
+
+    return CrossCells(first, second, *end(first, second), *end(second, first))
 
 
-def test_halves_cover_their_cell():
-    one = np.ones(1)
-    cell = SameCells(np.array([1]), one, one, 0.5 * one, 0.1 * one, 0 * one, 0.01 * one)
-    across_c, across_r = (cell.halves(np.array([split])) for split in (False, True))
-    near_and_far = "c dc near far"
-    expected = [[0.45, 0.55], [0.05, 0.05], [0, 0], [0.01, 0.01]]
-    np.testing.assert_allclose(fields(across_c, near_and_far), expected)
-    expected = [[0.5, 0.5], [0.1, 0.1], [0, 0.005], [0.005, 0.01]]
-    np.testing.assert_allclose(fields(across_r, near_and_far), expected)
+def pairs(cells, u, v):
+    """The pairs (x, x') of cells at places u and v between 0 and 1 of their two sides."""
+    if isinstance(cells, CrossCells):
+        return cells.x + (2 * u - 1) * cells.dx, cells.y + (2 * v - 1) * cells.dy
+    x = cells.c + (2 * u - 1) * cells.dc
+    return x, x - cells.sign * (cells.near + v * (cells.far - cells.near))
 
 
-def test_halves_cover_their_cell_of_cross_cells():
-    one = np.ones(1)
-    cell = CrossCells(np.array([0]), np.array([2]), 0.1 * one, 0.05 * one, 0.8 * one, 0.02 * one)
-    across_x, across_y = (cell.halves(np.array([split])) for split in (True, False))
-    expected = [[0.075, 0.125], [0.025, 0.025], [0.8, 0.8], [0.02, 0.02]]
-    np.testing.assert_allclose(fields(across_x, "x dx y dy"), expected)
-    expected = [[0.1, 0.1], [0.05, 0.05], [0.79, 0.81], [0.01, 0.01]]
-    np.testing.assert_allclose(fields(across_y, "x dx y dy"), expected)
+def segments_of(cells):
+    """The segments in which x and x' of each cell lie."""
+    if isinstance(cells, CrossCells):
+        return np.array([cells.first, cells.second])
+    return np.array([cells.index, cells.index])
+
+
+KINDS = pytest.mark.parametrize("first", [same_cells(), cross_cells()], ids=["same", "cross"])
+
+
+@KINDS
+@pytest.mark.parametrize("split", [True, False])
+def test_halves_cover_their_cells(first, split):
+    rng = np.random.default_rng(3)
+    u, v = rng.random((2, len(first)))
+    across_first = split == isinstance(first, CrossCells)
+    halves = first.halves(np.full(len(first), split))
+    for place in (0, 1):
+        half = halves.take(slice(place * len(first), (place + 1) * len(first)))
+        whole = ((u + place) / 2, v) if across_first else (u, (v + place) / 2)
+        np.testing.assert_allclose(pairs(half, u, v), pairs(first, *whole), rtol=1e-12)
+
+
+@KINDS
+@pytest.mark.parametrize("alpha", [1.02, 4.0, 200.0])
+def test_no_pair_exceeds_the_bound_of_its_cell(first, alpha):
+    problem = Problem.of(SEGMENTS, alpha, lipschitz_upper(DESIGN, -0.5, 1.5))
+    rng = np.random.default_rng(1)
+    cells, tried = first, 0
+    for _ in range(26):
+        value, upper, _ = cells.bounds(problem)
+        assert (value <= upper).all()
+        places = rng.choice([0.001, 0.3, 0.999], (2, len(cells)))
+        for k, (x, other) in enumerate(np.transpose(pairs(cells, *places))[:24]):
+            inside = np.searchsorted(EDGES, [x, other]) - 1
+            if abs(x - other) > 1e-5 and np.array_equal(inside, segments_of(cells)[:, k]):
+                exact = renyi(law(DESIGN, x), law(DESIGN, other), alpha)
+                assert float(exact) / (x - other) ** 2 <= upper[k]
+                tried += 1
+        cells = cells.halves(rng.random(len(cells)) < 0.5)
+        cells = cells.take(rng.permutation(len(cells))[:40])
+    assert tried > 200
