@@ -80,20 +80,32 @@ def law(design: Design, x: float) -> list[mp.mpf]:
         cells = design.spec.input_levels - 1
         t = mp.mpf(x) * cells
         index = min(max(int(mp.floor(t)), 0), cells - 1)
-        part = t - index
-        rows = [[mp.mpf(float(p)) for p in design.probabilities[index + k]] for k in (0, 1)]
-        weights = [mp.power(a, 1 - part) * mp.power(b, part) for a, b in zip(*rows, strict=True)]
+        below, above = design.probabilities[index : index + 2].tolist()
+        weights = [
+            mp.mpf(a) ** (1 - t + index) * mp.mpf(b) ** (t - index)
+            for a, b in zip(below, above, strict=True)
+        ]
         mass = mp.fsum(weights)
         return [w / mass for w in weights]
+
+
+def log_laws(design: Design, points: Any) -> np.ndarray:
+    """Log-probabilities in doubles, a row per point."""
+    return np.array([[float(mp.log(p)) for p in law(design, float(x))] for x in points])
 
 
 def renyi(left: list[mp.mpf], right: list[mp.mpf], alpha: float) -> mp.mpf:
     """D_alpha(left || right) to 60 digits."""
     with mp.workdps(DIGITS):
         a = mp.mpf(alpha)
-        return mp.log(
-            mp.fsum(mp.power(p, a) * mp.power(q, 1 - a) for p, q in zip(left, right, strict=True))
-        ) / (a - 1)
+        moment = mp.fsum(p**a * q ** (1 - a) for p, q in zip(left, right, strict=True))
+        return mp.log(moment) / (a - 1)
+
+
+def renyi_grid(left: np.ndarray, right: np.ndarray, alpha: float) -> np.ndarray:
+    """D_alpha for all pairs of rows of log-probabilities, in doubles."""
+    exponent = alpha * left[:, None, :] + (1 - alpha) * right[None, :, :]
+    return np.logaddexp.reduce(exponent, axis=-1) / (alpha - 1)
 
 
 def max_ratio(left: list[mp.mpf], right: list[mp.mpf]) -> mp.mpf:
@@ -116,32 +128,19 @@ def fisher_information(design: Design, x: float) -> float:
     return float(weights @ np.square(slope - weights @ slope))
 
 
-def renyi_grid(design: Design, points: np.ndarray, others: np.ndarray, alpha: float) -> np.ndarray:
-    """D_alpha(x || x') for all pairs, in doubles: only for pairs far enough apart."""
-    left, right = (
-        np.array([[float(mp.log(p)) for p in law(design, x)] for x in xs])
-        for xs in (points, others)
-    )
-    z = alpha * left[:, None, :] + (1 - alpha) * right[None, :, :]
-    top = z.max(axis=2)
-    return (top + np.log(np.exp(z - top[:, :, None]).sum(axis=2))) / (alpha - 1)
-
-
 def probing_pairs(
     low: float, high: float, levels: int, count: int, seed: int
 ) -> list[tuple[float, float]]:
     """Random pairs, close pairs, pairs across a kink at every scale, and the ends of the range."""
     rng = np.random.default_rng(seed)
-    pairs = [(low, high), (high, low)]
-    kinks = [k / (levels - 1) for k in range(levels)] + [0.5, low, high]
+    kinks = np.append(np.linspace(0, 1, levels), [0.5, low, high])
+    pairs = [np.array([low, high])]
     for _ in range(count):
-        x = rng.uniform(low, high)
-        g = kinks[rng.integers(len(kinks))]
+        pairs.append(rng.uniform(low, high, 2))
         scale = 10 ** rng.uniform(-4, 0)
-        near = (g + scale * rng.uniform(-1, 1), g + scale * rng.uniform(-1, 1))
-        pairs += [(x, rng.uniform(low, high)), (x, x + scale * rng.uniform(-1, 1)), near]
-    inside = [(min(max(a, low), high), min(max(b, low), high)) for a, b in pairs]
-    return [(a, b) for a, b in inside if abs(a - b) > 1e-6]
+        for centre in (rng.choice(kinks), rng.uniform(low, high)):
+            pairs.append(np.clip(centre + scale * rng.uniform(-1, 1, 2), low, high))
+    return [(float(a), float(b)) for a, b in pairs if abs(a - b) > 1e-6]
 
 
 def exact_delta(*releases: tuple[Sequence[float], Sequence[float], int]) -> Callable[..., mp.mpf]:
@@ -153,7 +152,7 @@ def exact_delta(*releases: tuple[Sequence[float], Sequence[float], int]) -> Call
     with mp.workdps(DIGITS):
         outputs = [(mp.mpf(1), mp.mpf(1))]
         for first, second, times in releases:
-            kinds = _kinds(_exact(first), _exact(second), times)
+            kinds = _kinds(list(map(mp.mpf, first)), list(map(mp.mpf, second)), times)
             outputs = [(a * p, b * q) for a, b in outputs for p, q in kinds]
 
     def delta(epsilon: float) -> mp.mpf:
@@ -162,10 +161,6 @@ def exact_delta(*releases: tuple[Sequence[float], Sequence[float], int]) -> Call
             return mp.fsum(max(p - factor * q, mp.mpf(0)) for p, q in outputs)
 
     return delta
-
-
-def _exact(masses: Sequence[float]) -> list[mp.mpf]:
-    return [mass if isinstance(mass, mp.mpf) else mp.mpf(float(mass)) for mass in masses]
 
 
 def _kinds(p: list[mp.mpf], q: list[mp.mpf], times: int) -> list[tuple[mp.mpf, mp.mpf]]:

@@ -6,7 +6,15 @@ import math
 import numpy as np
 import pytest
 
-from core.exact.privacy_kit import law, max_ratio, one_bit, own_epsilon, rough, sigmoid_bit
+from core.exact.privacy_kit import (
+    law,
+    log_laws,
+    max_ratio,
+    one_bit,
+    own_epsilon,
+    rough,
+    sigmoid_bit,
+)
 from quietbit.privacy.divergence import (
     lipschitz_upper,
     smallest_probability_lower,
@@ -26,10 +34,6 @@ DESIGNS = [
 EVERY = pytest.mark.parametrize("design", DESIGNS, ids=range(len(DESIGNS)))
 # beta = 1, beta = 8 unclamped, beta < 1 and lopsided
 RANGES = pytest.mark.parametrize(("low", "high"), [(0.0, 1.0), (-3.5, 4.5), (0.3, 0.62)])
-
-
-def log_laws(design, points):
-    return np.array([[math.log(p) for p in law(design, x)] for x in points])
 
 
 def from_centre(design, points):

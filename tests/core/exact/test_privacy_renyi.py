@@ -7,6 +7,7 @@ from core.exact.privacy_kit import (
     ORDERS,
     fisher_information,
     law,
+    log_laws,
     one_bit,
     own_epsilon,
     probing_pairs,
@@ -78,11 +79,8 @@ def test_kappa_is_tight(adjacency, alpha):
     points = np.linspace(0, 1, 241)
     others = points if adjacency is Adjacency.REPLACE_ONE else np.array([0.5])
     square = np.square(points[:, None] - others[None])
-    there, back = (
-        renyi_grid(design, points, others, alpha),
-        renyi_grid(design, others, points, alpha),
-    )
-    both = np.maximum(there, back.T)
+    left, right = log_laws(design, points), log_laws(design, others)
+    both = np.maximum(renyi_grid(left, right, alpha), renyi_grid(right, left, alpha).T)
     found = (both[square > 1e-7] / square[square > 1e-7]).max()
     bound = RenyiConstant(design, 0.0, 1.0, adjacency).upper(alpha)
     assert found <= bound <= found * (1 + RENYI_ACCURACY) * 1.01
