@@ -26,20 +26,11 @@ def exact_cells(profile, edges=None):
 @given(profiles())
 def test_mass_and_gain_are_bracketed_tightly(profile):
     with mpmath.workdps(60):
-        levels = [mpmath.mpf(level) for level in profile.levels.tolist()]
-        mass = mpmath.fsum(
-            level * cell for level, cell in zip(levels, exact_cells(profile), strict=True)
-        )
+        mass = np.sum(profile.levels * np.array(exact_cells(profile)))
         # Not by parts: the mean of t over each cell is phi(left) - phi(right).
-        ends = [
-            mpmath.mpf(0),
-            *(mpmath.npdf(mpmath.mpf(edge)) for edge in profile.edges.tolist()),
-            mpmath.mpf(0),
-        ]
-        first = [a - b for a, b in itertools.pairwise(ends)]
-        gain = (
-            mpmath.fsum(level * moment for level, moment in zip(levels, first, strict=True)) / mass
-        )
+        ends = [mpmath.npdf(mpmath.mpf(edge)) for edge in profile.edges.tolist()]
+        moments = np.array([0, *ends]) - np.array([*ends, 0])
+        gain = np.sum(profile.levels * moments) / mass
         assert abs(mpmath.mpf(str(profile._mass)) - mass) <= mpmath.mpf(10) ** -26
         assert profile.gain_lower <= gain <= largest_gain(profile)
     assert largest_gain(profile) - profile.gain_lower <= 2.0**-50 * largest_gain(profile) + 1e-25
@@ -56,31 +47,29 @@ def test_the_second_moment_is_that_of_the_density(profile):
     )
 
 
+def assert_just_below(low, high):
+    for below, above in zip(low, high, strict=True):
+        assert below <= above <= below * (1 + mpmath.mpf(2) ** -51)
+
+
 @settings(max_examples=25, deadline=None)
 @given(profiles())
 def test_pairs_bound_the_true_masses_and_rounding_is_small(profile):
     with mpmath.workdps(60):
-        levels = [mpmath.mpf(level) for level in profile.levels.tolist()]
-        cells = exact_cells(profile)
-        mass = mpmath.fsum(level * cell for level, cell in zip(levels, cells, strict=True))
-        true = [level * cell / mass for level, cell in zip(levels, cells, strict=True)]
+        cells = np.array(exact_cells(profile))
+        mass = np.sum(profile.levels * cells)
         (p, base_below), (base_above, q) = profile.pairs("zero-out")
-        for k, cell in enumerate(cells):
-            assert q[k] <= true[k] <= p[k] <= true[k] * (1 + mpmath.mpf(2) ** -51)
-            assert base_below[k] <= cell <= base_above[k] <= cell * (1 + mpmath.mpf(2) ** -51)
+        assert_just_below(profile.levels * cells / mass, p)
+        assert_just_below(q, profile.levels * cells / mass)
+        assert_just_below(base_below, cells)
+        assert_just_below(cells, base_above)
         ((higher, lower),) = profile.pairs("replace-one")
         cuts = np.union1d(profile.edges, -profile.edges)
-        for k, cell in enumerate(exact_cells(profile, cuts)):
-            middle = (
-                cuts[k] - 1e-9 if k < cuts.size else cuts[-1] + 1
-            )  # cells are wider than that or meet in one point
-            if 0 < k < cuts.size:
-                middle = (cuts[k - 1] + cuts[k]) / 2
-            here, there = profile(np.array([middle, -middle]))
-            assert lower[k] <= there * cell / mass
-            assert here * cell / mass <= higher[k]
-            assert higher[k] <= here * cell / mass * (1 + mpmath.mpf(2) ** -51)
-            assert lower[k] >= there * cell / mass * (1 - mpmath.mpf(2) ** -51)
+        ends = np.array([-30.0, *cuts, 30.0])
+        middle = (ends[1:] + ends[:-1]) / 2
+        cells = np.array(exact_cells(profile, cuts))
+        assert_just_below(lower, profile(-middle) * cells / mass)
+        assert_just_below(profile(middle) * cells / mass, higher)
 
 
 @settings(max_examples=25, deadline=None)
@@ -128,33 +117,21 @@ def test_blur_covers_every_sampler_that_is_off_by_less(profile):
     if np.diff(profile.edges).min(initial=1.0) < 3 * blur:
         return
     rng = np.random.default_rng(int(profile.identity()[:8], 16))
-    t = np.sort(
-        np.concatenate(
-            [
-                np.linspace(-9, 9, 20001),
-                *(e + np.linspace(-2, 2, 401) * blur for e in profile.edges),
-            ]
-        )
-    )
+    near = [edge + np.linspace(-2, 2, 401) * blur for edge in profile.edges]
+    t = np.concatenate([np.linspace(-9, 9, 20001), *near])
     t = np.unique(np.concatenate((t, -t)))
     w = np.gradient(t) * np.exp(-0.5 * t * t) / math.sqrt(2 * math.pi)
-    ups, downs = (
-        profile(t + rng.uniform(-blur, blur, t.size)),
-        profile(-t + rng.uniform(-blur, blur, t.size)),
-    )
-    p, q = w * ups / np.sum(w * ups), w * downs / np.sum(w * downs)
+    ups, downs = (w * profile(sign * t + rng.uniform(-blur, blur, t.size)) for sign in (1, -1))
     ((higher, lower),) = profile.pairs("replace-one", blur)
     assert higher.sum() >= 1 >= lower.sum()
     for a in (0.5, 1.0, 2.0, float(np.exp(pure_epsilon_upper(profile, "replace-one")))):
-        assert hockey_stick(p, q, a) <= hockey_stick(higher, lower, a) + 1e-3 * np.gradient(t).max()
-    (first, base), (again, second) = profile.pairs("zero-out", blur)
-    for a in (0.5, 1.0, 2.0):
-        assert (
-            hockey_stick(first, base, a) >= hockey_stick(*profile.pairs("zero-out")[0], a) - 1e-15
-        )
-        assert (
-            hockey_stick(again, second, a) >= hockey_stick(*profile.pairs("zero-out")[1], a) - 1e-15
-        )
+        found = hockey_stick(ups / ups.sum(), downs / downs.sum(), a)
+        assert found <= hockey_stick(higher, lower, a) + 1e-3 * np.gradient(t).max()
+    for blurred, sharp in zip(
+        profile.pairs("zero-out", blur), profile.pairs("zero-out"), strict=True
+    ):
+        for a in (0.5, 1.0, 2.0):
+            assert hockey_stick(*blurred, a) >= hockey_stick(*sharp, a) - 1e-15
 
 
 def test_an_edge_belongs_to_the_level_at_its_right():
