@@ -89,11 +89,10 @@ class RandomisedResponse(Mechanism):
         truth = odds / (odds + count)
         if neighbours is Adjacency.ZERO_OUT:
             truth = min(-math.expm1(-budget), odds / (count - 1))
+        require(truth >= LEAST_TRUTH, "epsilon", epsilon, TOO_SMALL)
         response = cls(count, min(truth, MOST_TRUTH))
         while response.epsilon_upper(neighbours) > budget:
-            truth = response.truth * (1 - 1e-12)  # room for the rounding of costs
-            require(truth >= LEAST_TRUTH, "epsilon", epsilon, TOO_SMALL)
-            response = cls(count, truth)
+            response = cls(count, response.truth * (1 - 1e-12))  # room for the rounding of costs
         return response
 
     @property

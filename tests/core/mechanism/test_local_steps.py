@@ -31,28 +31,23 @@ def test_what_is_decoded_has_the_mean_of_the_difference(bits: int) -> None:
     """Given the steps, rounding is unbiased in every coordinate: 200 roundings of one
     difference, 8 deviations.
     """
-    site, kernel = (
-        LocalSteps(PoissonBatch(Gaussian(BALL, 1e-6), 50, 0.1), 2, 0.5, bits),
-        default_kernel(),
-    )
+    site = LocalSteps(PoissonBatch(Gaussian(BALL, 1e-6), 50, 0.1), 2, 0.5, bits)
     row = np.zeros((1, DIMENSION))
     row[0, :3] = 0.6, -0.5, 0.2
-    uplink, count = Uplink(site), 200
-    aggregator = uplink.aggregator()
-    rng = seeded_rng(bits)
+    uplink, rng, count = Uplink(site), seeded_rng(bits), 200
+    payloads = []
     for _ in range(count):
-        batch = site.begin(1.0, rng, kernel)
+        batch = uplink.batch(rng)
         batch.add(row)
         changed = batch.step()
-        assert changed is not None
         np.testing.assert_allclose(changed, 0.5 * row[0] / 50, atol=1e-5)
         batch.add(row)
         assert batch.step() is None
-        aggregator.add(uplink.send_batch(batch))
+        payloads.append(uplink.send_batch(batch))
     truth = 2 * 0.5 * row[0] / 50
-    largest = np.linalg.norm(truth)  # no rotated coordinate is longer
-    deviation = largest / (2**bits - 1) / count**0.5
-    np.testing.assert_allclose(aggregator.mean(), truth, atol=8 * deviation + 1e-6)
+    # No rotated coordinate is longer than the difference.
+    deviation = np.linalg.norm(truth) / (2**bits - 1) / count**0.5
+    np.testing.assert_allclose(uplink.receive(payloads), truth, atol=8 * deviation + 1e-6)
 
 
 def test_an_app_that_stops_early_is_not_told_from_one_that_does_not() -> None:

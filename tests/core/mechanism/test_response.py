@@ -15,6 +15,7 @@ from core.mechanism.makers import answered
 from core.statistical.kit import assert_binomial, seed
 from quietbit import Adjacency, InvalidPayload, Uplink, seeded_rng
 from quietbit.mechanism.response import WORDS, RandomisedResponse
+from refusals import refuses
 
 CELLS = (2, 3, 7, 256, 257)
 EPSILONS = (1e-6, 0.01, 0.5, 2.0, 9.0)
@@ -95,6 +96,11 @@ def test_a_cell_that_there_is_not_is_refused() -> None:
         Uplink(RandomisedResponse(3, 0.5)).receive([other])
     with pytest.raises(InvalidPayload, match="cell of the answer"):
         RandomisedResponse(3, 0.5).accumulator(None, 9).check(np.array([3], dtype=np.uint8))
+
+
+def test_an_epsilon_that_no_answer_depends_on_is_refused() -> None:
+    with refuses("epsilon", 1e-12):
+        RandomisedResponse.within(1e-12, 2, "zero-out")
 
 
 def test_a_sample_can_change_the_answer_as_well_as_all_of_them() -> None:
