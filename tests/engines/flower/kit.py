@@ -147,37 +147,40 @@ def shift(node):
 
 
 class Federation:
-    """Nodes with their contexts: `ask` opens a round and gives the replies, `evaluate` plays
-    one.
+    """Nodes with their contexts: `messages` opens a round, `answer` answers one of them.
+
+    Nodes learn their `shift`, unless an app is given with the round.
     """
 
-    def __init__(self, inner=None, config=None, nodes=NODES, mod=None, **node_config):
+    def __init__(
+        self, inner=None, config=None, nodes=NODES, mod=None, strategy=None, **node_config
+    ):
         config = CONFIG if config is None else config
         be_the_server()
-        self.strategy = PrivateStrategy(inner or FedAvg(), config)
+        self.strategy = strategy or PrivateStrategy(inner or FedAvg(), config)
         self.mod = mod or SIMULATED
         self.grid = HandGrid(nodes)
         self.contexts = {}
         for place, node in enumerate(self.grid.nodes):
             self.contexts[node] = context(node, place, config, **node_config)
 
-    def ask(self, number, arrays, metrics=None):
-        messages = self.strategy.configure_train(number, arrays, ConfigRecord(), self.grid)
-        return [self.answer(message, metrics) for message in messages]
+    def messages(self, number, arrays=None, kind="train"):
+        configure = getattr(self.strategy, f"configure_{kind}")
+        return list(configure(number, arrays or model(), ConfigRecord(), self.grid))
 
-    def answer(self, message, metrics=None):
+    def answer(self, message, metrics=None, call=None):
         node = message.metadata.dst_node_id
-        return self.mod(message, self.contexts[node], app(shift(node), metrics))
+        return self.mod(message, self.contexts[node], call or app(shift(node), metrics))
 
-    def train(self, number):
-        self.strategy.aggregate_train(number, self.ask(number, model()))
+    def ask(self, number, arrays=None, metrics=None, call=None, kind="train"):
+        messages = self.messages(number, arrays, kind)
+        return [self.answer(message, metrics, call) for message in messages]
+
+    def train(self, number, arrays=None, call=None):
+        return self.strategy.aggregate_train(number, self.ask(number, arrays, call=call))
 
     def evaluate(self, number, call):
         """The requests, the replies, and what the strategy makes of them."""
-        configure = self.strategy.configure_evaluate
-        messages = list(configure(number, model(), ConfigRecord(), self.grid))
-        replies = []
-        for message in messages:
-            place = self.contexts[message.metadata.dst_node_id]
-            replies.append(self.mod(message, place, call))
+        messages = self.messages(number, kind="evaluate")
+        replies = [self.answer(message, call=call) for message in messages]
         return messages, replies, self.strategy.aggregate_evaluate(number, replies)

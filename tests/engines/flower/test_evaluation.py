@@ -15,7 +15,6 @@ from engines.flower.kit import (
     app,
     gated,
     ledger,
-    model,
     simulated,
 )
 from federation.node.makers import books, write_policy
@@ -77,9 +76,7 @@ def test_a_server_cannot_ask_for_more_truth_than_the_plan_says():
     louder = Plan.from_run_config(
         ASKS | {"quietbit.evaluate.epsilon": 6.0, "quietbit.evaluate.releases": 1}
     )
-    messages = list(
-        federation.strategy.configure_evaluate(1, model(), ConfigRecord(), federation.grid)
-    )
+    messages = federation.messages(1, kind="evaluate")
     record = request_record(1, louder.evaluation.mechanism)
     messages[0].content["quietbit"] = ConfigRecord(dict(record))
     reply = MOD(messages[0], federation.contexts[1], evaluates(1.0))
@@ -89,9 +86,7 @@ def test_a_server_cannot_ask_for_more_truth_than_the_plan_says():
 
 def test_an_answer_is_no_update_and_has_not_the_budget_of_updates():
     federation = federation_of(1)
-    messages = list(
-        federation.strategy.configure_train(1, model(), ConfigRecord(), federation.grid)
-    )
+    messages = federation.messages(1)
     record = request_record(1, RandomisedResponse.within(6.0, 42, "replace-one"))
     messages[0].content["quietbit"] = ConfigRecord(dict(record))
     reply = MOD(messages[0], federation.contexts[1], app(np.zeros(42)))

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 pytest.importorskip("flwr", reason="needs the flower extra")
-from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
+from flwr.app import Array, ArrayRecord, Message, RecordDict
 from flwr.serverapp.strategy import FedAdam, FedAvg, Krum
 
 from engines.flower.kit import (
@@ -14,10 +14,7 @@ from engines.flower.kit import (
     DIMENSION,
     NODES,
     Federation,
-    HandGrid,
     app,
-    be_the_server,
-    context,
     gated,
     ledger,
     model,
@@ -37,44 +34,24 @@ def flat(arrays):
     return np.concatenate([array.numpy().ravel() for array in arrays.values()])
 
 
-class Plain:
+def running(strategy, line=LINE, mod=None, **given):
     """Nodes under a strategy of Flower's own; nothing of quietbit is in the run config."""
-
-    def __init__(self, strategy, line=LINE, nodes=NODES, mod=None, **node_config):
-        be_the_server()
-        self.strategy = strategy
-        self.mod = mod or simulated(gated(**line))
-        self.grid = HandGrid(nodes)
-        self.contexts = {
-            node: context(node, place, {}, **node_config) for place, node in enumerate(nodes)
-        }
-
-    def replies(self, number, arrays, call=None, kind="train"):
-        configure = getattr(self.strategy, f"configure_{kind}")
-        replies = []
-        for message in configure(number, arrays, ConfigRecord(), self.grid):
-            node = message.metadata.dst_node_id
-            answer = app(shift(node)) if call is None else call
-            replies.append(self.mod(message, self.contexts[node], answer))
-        return replies
-
-    def train(self, number, arrays, call=None):
-        return self.strategy.aggregate_train(number, self.replies(number, arrays, call))
+    return Federation(config={}, strategy=strategy, mod=mod or simulated(gated(**line)), **given)
 
 
 @pytest.mark.parametrize("strategy", [FedAvg, FedAdam, Krum])
 def test_any_strategy_trains_on_decoded_releases(strategy):
     start = model()
-    private = Plain(strategy(), NEARLY_EXACT).train(1, start)[0]
-    honest = Plain(strategy(), mod=lambda message, place, call: call(message, place))
+    private = running(strategy(), NEARLY_EXACT).train(1, start)[0]
+    honest = running(strategy(), mod=lambda message, place, call: call(message, place))
     plain = honest.train(1, model())[0]
     np.testing.assert_allclose(flat(private), flat(plain), atol=2e-3)
     assert np.abs(flat(private) - flat(start)).max() > 1e-3
 
 
 def test_a_reply_is_the_release_and_nothing_else():
-    run = Plain(FedAvg())
-    for reply in run.replies(1, model(), app(np.full(DIMENSION, SECRET))):
+    run = running(FedAvg())
+    for reply in run.ask(1, call=app(np.full(DIMENSION, SECRET))):
         assert set(reply.content) == {"arrays", "quietbit-metrics"}
         assert dict(reply.content["quietbit-metrics"]) == {"num-examples": 1.0}
         moved = flat(reply.content["arrays"]) - flat(model())
@@ -83,7 +60,7 @@ def test_a_reply_is_the_release_and_nothing_else():
 
 
 def test_evaluations_are_answered_with_a_weight_alone():
-    replies = Plain(FedAvg()).replies(1, model(), app(shift(1)), "evaluate")
+    replies = running(FedAvg()).ask(1, call=app(shift(1)), kind="evaluate")
     assert [dict(reply.content["quietbit-metrics"]) for reply in replies] == [
         {"num-examples": 1.0}
     ] * len(NODES)
@@ -91,16 +68,16 @@ def test_evaluations_are_answered_with_a_weight_alone():
 
 
 def test_the_budget_ends_and_the_ledger_has_every_release():
-    run = Plain(FedAvg())
+    run = running(FedAvg())
     for number in range(1, 4):
-        assert not any(reply.has_error() for reply in run.replies(number, model()))
+        assert not any(reply.has_error() for reply in run.ask(number, model()))
     calls = []
 
     def call(message, place):
         calls.append(message)
         return app(shift(1))(message, place)
 
-    assert all(reply.has_error() for reply in run.replies(4, model(), call))
+    assert all(reply.has_error() for reply in run.ask(4, call=call))
     assert calls == []
     assert all(ledger(place).releases == 3 for place in run.contexts.values())
 
@@ -120,7 +97,7 @@ def not_floats(message, place):
     ids=["crash", "not floats", "None"],
 )
 def test_an_app_that_fails_releases_zero(call):
-    for reply in Plain(FedAvg()).replies(1, model(), call):
+    for reply in running(FedAvg()).ask(1, call=call):
         assert np.isfinite(flat(reply.content["arrays"])).all()
         assert "SECRET" not in str(reply.content)
 
@@ -132,16 +109,16 @@ def test_a_message_that_is_trained_in_place_does_not_leave():
             message.content["arrays"][key] = Array(np.full(shape, SECRET, np.float32))
         return Message(message.content, reply_to=message)
 
-    run = Plain(FedAvg())
+    run = running(FedAvg())
     # One node alone: the messages of this grid share the model, which those of a network do not.
-    message = next(iter(run.strategy.configure_train(1, model(), ConfigRecord(), run.grid)))
+    message = run.messages(1)[0]
     reply = run.mod(message, run.contexts[message.metadata.dst_node_id], call)
     assert np.abs(flat(reply.content["arrays"])).max() < 100
 
 
 def test_a_message_that_is_sent_twice_is_two_releases():
-    run = Plain(FedAvg())
-    message = next(iter(run.strategy.configure_train(1, model(), ConfigRecord(), run.grid)))
+    run = running(FedAvg())
+    message = run.messages(1)[0]
     place = run.contexts[message.metadata.dst_node_id]
     first, second = (run.mod(message, place, app(shift(1))) for _ in range(2))
     assert (flat(first.content["arrays"]) != flat(second.content["arrays"])).all()
@@ -156,7 +133,7 @@ def test_every_type_and_shape_goes_out_as_it_came(kind):
         "empty": np.zeros((0, 3), kind),
     }
     start = ArrayRecord({key: Array(value) for key, value in arrays.items()})
-    for reply in Plain(FedAvg(), NEARLY_EXACT).replies(1, start, app(np.full(13, -0.125))):
+    for reply in running(FedAvg(), NEARLY_EXACT).ask(1, start, call=app(np.full(13, -0.125))):
         for key, came in arrays.items():
             back = reply.content["arrays"][key].numpy()
             assert (back.dtype, back.shape) == (came.dtype, came.shape)
@@ -175,7 +152,7 @@ def test_counters_go_back_as_they_came():
         }
         return Message(RecordDict({"arrays": ArrayRecord(arrays)}), reply_to=message)
 
-    for reply in Plain(FedAvg()).replies(1, start, call):
+    for reply in running(FedAvg()).ask(1, start, call=call):
         assert reply.content["arrays"]["steps"].numpy() == 7
         assert (reply.content["arrays"]["bn.running_mean"].numpy() == 0.5).all()
 
@@ -198,11 +175,11 @@ def test_on_a_node_its_owner_decides(tmp_path):
     rules = {"epsilon": 8.0, "mechanisms": ("gaussian",), "response_seconds": 0.0}
     policy = write_policy(tmp_path, **rules)
     alone = FedAvg(min_train_nodes=1, min_available_nodes=1)
-    owned = Plain(alone, mod=gated(**LINE), nodes=NODES[:1], quietbit_policy=policy)
-    (reply,) = owned.replies(1, model())
+    owned = running(alone, mod=gated(**LINE), nodes=NODES[:1], quietbit_policy=policy)
+    (reply,) = owned.ask(1, model())
     assert set(reply.content) == {"arrays", "quietbit-metrics"}
-    without = Plain(alone, mod=gated(**LINE), nodes=NODES[:1])
-    assert without.replies(1, model())[0].has_error()
+    without = running(alone, mod=gated(**LINE), nodes=NODES[:1])
+    assert without.ask(1, model())[0].has_error()
 
 
 @pytest.mark.parametrize("missing", ["epsilon", "clip", "releases", "adjacency"])

@@ -4,46 +4,28 @@ objects.
 
 import pickle
 
-import numpy as np
 import pytest
 
 pytest.importorskip("flwr", reason="needs the flower extra")
-from flwr.app import ConfigRecord, Message, RecordDict
-from flwr.serverapp.strategy import FedAvg
+from flwr.app import Message, RecordDict
 from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects
 
-from engines.flower.kit import (
-    CONFIG,
-    DIMENSION,
-    SIMULATED,
-    HandGrid,
-    app,
-    be_the_server,
-    context,
-    model,
-)
-from quietbit.flower import PrivateStrategy
+from engines.flower.kit import DIMENSION, Federation, be_the_server, model
 from quietbit.flower.transport import wire_sizes
 
 pytestmark = pytest.mark.filterwarnings("ignore::quietbit.flower.SeededRngWarning")
 
 
 def run():
-    be_the_server()
-    strategy = PrivateStrategy(FedAvg(), CONFIG)
-    grid, arrays = HandGrid([1, 2, 3]), model()
-    contexts = {node: context(node, node) for node in grid.nodes}
+    federation, arrays = Federation(nodes=(1, 2, 3)), model()
     sent = received = 0
     for number in (1, 2):
-        messages = list(strategy.configure_train(number, arrays, ConfigRecord(), grid))
-        replies = []
-        for message in messages:
-            place = contexts[message.metadata.dst_node_id]
-            replies.append(SIMULATED(message, place, app(np.zeros(DIMENSION))))
+        messages = federation.messages(number, arrays)
+        replies = [federation.answer(message) for message in messages]
         sent += sum(map(serialised, messages))
         received += sum(map(serialised, replies))
-        arrays, _ = strategy.aggregate_train(number, replies)
-    return strategy.report(), sent, received
+        arrays, _ = federation.strategy.aggregate_train(number, replies)
+    return federation.strategy.report(), sent, received
 
 
 def serialised(message):

@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 
 pytest.importorskip("flwr", reason="needs the flower extra")
-from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
+from flwr.app import Array, ArrayRecord, Message, RecordDict
 from flwr.serverapp.strategy import FedAvg
 
-from engines.flower.kit import HandGrid, be_the_server, context, gated, simulated
+from engines.flower.kit import Federation, gated, simulated
 from federation.node.makers import write_policy
 from quietbit.errors import InvalidParameter, QuietbitError
-from quietbit.flower import PrivateStrategy, Simulation, dp_sgd_step, private_batch
+from quietbit.flower import Simulation, dp_sgd_step, private_batch
 
 DIMENSION = 650
 CONFIG = {
@@ -39,20 +39,17 @@ def start():
 
 def rounds(apps, config=CONFIG, count=1, mod=MOD, **node_config):
     """Play rounds, in which each node has an app of its own."""
-    be_the_server()
-    nodes = range(101, 101 + len(apps))
-    grid = HandGrid(nodes)
-    places = {node: context(node, node - 101, config, **node_config) for node in nodes}
     inner = FedAvg(min_train_nodes=1, min_evaluate_nodes=1, min_available_nodes=1)
-    strategy = PrivateStrategy(inner, config)
+    nodes = range(101, 101 + len(apps))
+    federation = Federation(inner, config, nodes, mod, **node_config)
     arrays = start()
+
+    def call(message, place):
+        return apps[place.node_id - 101](message, place)
+
     for number in range(1, count + 1):
-        replies = []
-        for message in strategy.configure_train(number, arrays, ConfigRecord(), grid):
-            node = message.metadata.dst_node_id
-            replies.append(mod(message, places[node], apps[node - 101]))
-        arrays = strategy.aggregate_train(number, replies)[0]
-    return strategy, arrays
+        arrays, _ = federation.train(number, arrays, call)
+    return federation.strategy, arrays
 
 
 def test_both_examples_of_the_page_give_the_same_step():

@@ -101,10 +101,7 @@ def test_kept_arrays_stay_as_they_are():
         reply.content["arrays"]["bn.steps"] = Array(np.array([99], dtype=np.int64))
         return reply
 
-    messages = federation.strategy.configure_train(1, arrays, ConfigRecord(), federation.grid)
-    replies = [
-        federation.mod(m, federation.contexts[m.metadata.dst_node_id], counts) for m in messages
-    ]
+    replies = federation.ask(1, arrays, call=counts)
     found, _ = federation.strategy.aggregate_train(1, replies)
     assert found["bn.steps"].numpy().tolist() == [5]
     assert found["bn.steps"].dtype == "int64"
@@ -132,10 +129,8 @@ def test_allowed_metrics_are_averaged_plainly():
 
 
 def evaluated(federation, number, contents):
-    federation.strategy.configure_train(number, model(), ConfigRecord(), federation.grid)
-    messages = list(
-        federation.strategy.configure_evaluate(number, model(), ConfigRecord(), federation.grid)
-    )
+    federation.messages(number)
+    messages = federation.messages(number, kind="evaluate")
     replies = [
         Message(RecordDict(dict(c)), reply_to=m) for c, m in zip(contents, messages, strict=True)
     ]

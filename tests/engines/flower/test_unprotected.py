@@ -29,8 +29,7 @@ def raw(message, node):
 
 def play(federation, number, unprotected=()):
     """Train a round in which some nodes have no gate; return who was asked, and the metrics."""
-    configure = federation.strategy.configure_train
-    messages = list(configure(number, model(), ConfigRecord(), federation.grid))
+    messages = federation.messages(number)
     replies = []
     for message in messages:
         node = message.metadata.dst_node_id
@@ -41,8 +40,7 @@ def play(federation, number, unprotected=()):
 
 def evaluate(federation, number, content):
     """Let every node that is asked for an evaluation answer with this content."""
-    configure = federation.strategy.configure_evaluate
-    messages = list(configure(number, model(), ConfigRecord(), federation.grid))
+    messages = federation.messages(number, kind="evaluate")
     replies = [Message(RecordDict(dict(content)), reply_to=message) for message in messages]
     return len(messages), federation.strategy.aggregate_evaluate(number, replies)
 
