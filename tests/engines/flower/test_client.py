@@ -338,14 +338,10 @@ def test_a_lifespan_runs_inside_the_gate(tmp_path):
     client = PrivateClientApp()
     client.lifespan()(spans)
     client.train()(app(SHIFT))
-    client.evaluate()(app(SHIFT))
     owned = context(11, quietbit_policy=write_policy(tmp_path, epsilon=100.0))
     reply = client(request(), owned)
     assert set(reply.content) == {"quietbit"}  # a release of zero, which is noted
     assert books(tmp_path).releases == 1
-    reply = client(request(kind="evaluate"), owned)
-    assert reply.has_content()
-    assert not reply.content
 
 
 def adds(message, place, call_next):
@@ -368,18 +364,6 @@ def test_every_mod_and_function_is_inside_the_gate(kind):
     with as_actor():
         reply = call(request(kind=kind), context(11))
     assert set(reply.content) == ({"quietbit"} if kind == "train" else set())
-
-
-@pytest.mark.parametrize("kind", ["evaluate", "query"])
-def test_what_no_function_answers_is_answered_with_a_constant(kind, tmp_path, caplog):
-    """Flower raised, logged a traceback per node and round, and sent its text."""
-    private = PrivateClientApp()
-    private.train()(app(SHIFT))
-    owned = context(11, quietbit_policy=write_policy(tmp_path, epsilon=100.0))
-    with as_actor():
-        replies = [private(request(kind=kind), place) for place in (context(11), owned)]
-    assert [dict(reply.content) for reply in replies] == [{}, {}]
-    assert "Traceback" not in caplog.text
 
 
 def test_a_gate_stands_in_no_other_gate_and_is_no_mod():

@@ -53,7 +53,7 @@ def start(_: Context | None = None, kind=np.float32) -> ArrayRecord:
 class Federation:
     """A server and nodes whose models the test sees; `play` is one round."""
 
-    def __init__(self, nodes=(11, 12, 13), inner=None, mod=MOD, more=(), **node_config):
+    def __init__(self, nodes=(11, 12, 13), inner=None, mod=MOD, more=()):
         be_the_server()
         self.config = {
             key: value for key, value in (CONFIG | dict(more)).items() if value is not None
@@ -61,15 +61,13 @@ class Federation:
         self.strategy = PrivateStrategy(
             inner or FedAvg(min_train_nodes=1, min_available_nodes=1), self.config
         )
-        self.arrays, self.mod, self.number, self.node_config = start(), mod, 0, node_config
-        self.contexts, self.seen, self.sizes, self.full = {}, {}, {}, {}
+        self.arrays, self.mod, self.number = start(), mod, 0
+        self.contexts, self.seen, self.full = {}, {}, {}
         for node in nodes:
             self.join(node)
 
     def join(self, node):
-        self.contexts[node] = context(
-            node, node, self.config, **self.node_config.get(str(node), {})
-        )
+        self.contexts[node] = context(node, node, self.config)
 
     def play(self, among=None, lost=(), silent=(), change=None):
         """One round with these nodes: of those ``lost`` no reply arrives, and those ``silent`` hear
