@@ -262,11 +262,6 @@ def arranged(places: Places, tile: int) -> Iterator[tuple[Places, Places]]:
     [([1, 2, 0, 3], [0, 1, 3, 16])]
     """
     lanes = min(LANES, tile)
-    if len(places) and places[0] % lanes == 0 and bool((np.diff(places) == 1).all()):
-        for start in range(0, len(places), tile):  # a shortcut with the result of the code below
-            slots = np.arange(min(tile, len(places) - start))
-            yield start + slots, slots
-        return
     lane = places % lanes
     order = np.argsort(lane, kind="stable")
     starts = np.searchsorted(lane[order], np.arange(lanes))

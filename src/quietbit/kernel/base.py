@@ -84,24 +84,12 @@ class Kernel(ABC):
     name: ClassVar[str]  # the name that `select` knows
     GROUP: ClassVar[int] = 1  # payloads added at once
 
-    def sample(
-        self, sampler: Sampler, inputs: Update, rng: RandomBits, *, factor: float = 1.0
-    ) -> Codes:
-        """Return one code per coordinate of ``factor * inputs``, in the shape of a single array."""
-        flat = self._flat(inputs)
-        out = np.empty(packed_size(sampler.bits, flat.size), dtype=np.uint8)
-        self.sample_packed(sampler, flat, rng, out, factor=factor)
-        return self.unpack(out, sampler.bits, flat.size).reshape(flat.shape)
-
-    def sample_packed(
-        self, sampler: Sampler, inputs: Update, rng: RandomBits, out: Body, *, factor: float = 1.0
-    ) -> None:
-        """Pack the codes of `sample` into ``out``, which holds ``packed_size(bits, d)`` bytes."""
-        times = check_real(factor, "factor", at_least=0.0, at_most=1.0)
+    def sample_packed(self, sampler: Sampler, inputs: Update, rng: RandomBits, out: Body) -> None:
+        """Sample an update as it is, unclipped; ``out`` holds ``packed_size(bits, d)`` bytes."""
         flat = self._flat(inputs)
         self._check_output(out, _bytes_of(sampler.bits, flat.size))
         self._check_finite(flat)
-        gain = Gain.of(times, sampler.scale)
+        gain = Gain.of(1.0, sampler.scale)
         self._sample(Job(sampler, gain, flat, rng.draw(flat.size), out))
 
     def sample_clipped(

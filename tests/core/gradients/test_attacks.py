@@ -90,6 +90,10 @@ def attends(model, x):
     return model.last(model.inner(x, x, x)[0].mean(dim=1))
 
 
+def goes_twice(model, x):
+    return model.last(torch.tanh(model.inner(torch.tanh(model.inner(x)))))
+
+
 def recurs(model, x):
     """Its layer takes samples on the first axis for a sequence."""
     return model.last(model.inner(x.reshape(len(x), 3, 2))[0].mean(dim=1))
@@ -188,7 +192,11 @@ def spectral():
     return nn.utils.parametrizations.spectral_norm(nn.Linear(6, 5))
 
 
-# How rows are made of each; None where either way will do.
+def convolution(inputs, outputs, **more):
+    return lambda: nn.Conv2d(inputs, outputs, 3, **more)
+
+
+# How rows are made of each, None where either way will do; and the shape of a sample.
 MODELS = {
     "mixes in training alone": (lambda: Model(mixes_in_training), "mapped"),
     "mixes once weights say so": (
@@ -218,6 +226,30 @@ MODELS = {
     "written over": (layers(linear(6, 7), lambda: nn.ReLU(inplace=True), linear(7)), "mapped"),
     "odd sizes": (layers(linear(6, 37), nn.GELU, linear(37)), "mapped"),
     "frozen weights": (layers(lambda: linear(6, 5)().requires_grad_(False), linear(5)), "mapped"),
+    "convolutions": (
+        layers(
+            convolution(2, 4, stride=2, padding=1),
+            lambda: nn.GroupNorm(2, 4),
+            nn.ReLU,
+            convolution(4, 6, groups=2, dilation=2, bias=False),
+            nn.Flatten,
+            linear(24),
+        ),
+        "mapped",
+        (2, 12, 12),
+    ),
+    "a convolution along one axis": (
+        layers(lambda: nn.Conv1d(2, 3, 3, padding=1), nn.Flatten, linear(21)),
+        "mapped",
+        (2, 7),
+    ),
+    "several places of a sample": (
+        layers(linear(6, 8), lambda: nn.LayerNorm(8), nn.Tanh, nn.Flatten, linear(32)),
+        "mapped",
+        (4, 6),
+    ),
+    "a layer that goes twice": (lambda: Model(goes_twice, inner=nn.Linear(6, 6)), "mapped"),
+    "an activation with weights": (layers(linear(), nn.PReLU), "mapped"),
     # The model's own rule for a batch is never called: 62 of 62 rows changed with the others.
     "a function with a rule that maps it": (mixing_function, "single"),
     "a function without one": (old_function, "single"),
@@ -258,9 +290,9 @@ class RemembersOutputs(nn.Module):
         return value
 
 
-def data(count=COUNT):
+def data(shape=SHAPE):
     torch.manual_seed(0)
-    return torch.randn(count, *SHAPE), torch.randint(0, 3, (count,))
+    return torch.randn(COUNT, *shape), torch.randint(0, 3, (COUNT,))
 
 
 def made(name):
@@ -287,11 +319,11 @@ def batch_of_one(model, batch, place):
     return torch.cat([part.reshape(-1) for part in parts])
 
 
-def check_apart(model, loss):
+def check_apart(model, loss, shape=SHAPE):
     """A row is the same to the last bit, whoever else is drawn, and whatever the others' data
     are.
     """
-    batch = data()
+    batch = data(shape)
     gradients = SampleGradients(model, loss, batch, tile=16)
     everybody = rows_at(gradients, batch, np.arange(COUNT))
     other = torch.randn_like(batch[0]) * 100, (batch[1] + 1) % 3
@@ -311,12 +343,15 @@ def check_apart(model, loss):
 def test_no_model_mixes_samples(name):
     """A row is that of a batch of one, and the model is left as it was."""
     model = made(name)
+    _, way, *shape = MODELS[name]
     before = {key: value.clone() for key, value in model.state_dict().items()}
-    gradients = check_apart(model, cross_entropy)
-    assert MODELS[name][1] in (None, gradients.way)
+    gradients = check_apart(model, cross_entropy, *shape)
+    assert way in (None, gradients.way)
     assert all(torch.equal(value, before[key]) for key, value in model.state_dict().items())
-    row = rows_at(gradients, data(), [21])[21]
-    torch.testing.assert_close(row, batch_of_one(model, data(), 21), rtol=1e-4, atol=1e-5)
+    assert all(part.grad is None for part in model.parameters())
+    row = rows_at(gradients, data(*shape), [21])[21]
+    alone = batch_of_one(model, data(*shape), 21)
+    torch.testing.assert_close(row, alone, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize(

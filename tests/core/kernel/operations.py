@@ -11,12 +11,13 @@ from typing import Any
 import numpy as np
 
 from core.kernel.makers import FixedKey, GivenWords, make_sampler
-from quietbit.kernel.base import Kernel, packed_size
+from quietbit.kernel.base import Job, Kernel, packed_size
 from quietbit.kernel.expand import acceptance_limits
 from quietbit.kernel.normals import unit
+from quietbit.kernel.reference import thresholds
 from quietbit.kernel.rng import seeded_rng
 from quietbit.kernel.rounded import NoiseLaw
-from quietbit.kernel.sampler import Sampler
+from quietbit.kernel.sampler import Gain, Sampler
 
 SAMPLERS = {f"{bits} bits": make_sampler(2, bits) for bits in range(1, 9)}
 SAMPLERS |= {
@@ -66,12 +67,18 @@ def room(sampler: Sampler, inputs: Any) -> Any:
     return np.full(packed_size(sampler.bits, size), 0xAA, np.uint8)
 
 
+def sampled_with(kernel: Kernel, sampler: Sampler, inputs: Any, factor: float, rng: Any) -> bytes:
+    """The codes of a multiple of the update, which is not clipped."""
+    flat, out = kernel._flat(inputs), room(sampler, inputs)
+    gain = Gain.of(factor, sampler.scale)
+    kernel._sample(Job(sampler, gain, flat, rng.draw(flat.size), out))
+    return out.tobytes()
+
+
 def sampled(
     kernel: Kernel, sampler: Sampler, inputs: Any, factor: float = 1.0, source: str = "a seed"
 ) -> bytes:
-    out = room(sampler, inputs)
-    kernel.sample_packed(sampler, inputs, SOURCES[source](), out, factor=factor)
-    return out.tobytes()
+    return sampled_with(kernel, sampler, inputs, factor, SOURCES[source]())
 
 
 def clipped(
@@ -103,6 +110,18 @@ def rotated(
 def every(run: Callable[..., bytes], samplers: Any, inputs: Any, **more: Any) -> Any:
     """An operation with one sampler after the other."""
     return lambda kernel: b"".join(run(kernel, sampler, inputs, **more) for sampler in samplers)
+
+
+def at_thresholds(kernel: Kernel, sampler: Sampler) -> bytes:
+    """Every coordinate's word is within one unit, of 2^-16 or of 2^-64, of one of its thresholds."""
+    inputs, rng = update(3001, 100), np.random.default_rng(sampler.bits)
+    upper, lower = thresholds(sampler, inputs, Gain.of(0.9, sampler.scale))
+    places = np.arange(3001), rng.integers(0, sampler.symbols - 1, 3001)
+    exact = upper[places].astype(object) * 2**48 + lower[places]
+    words = exact + rng.choice([-(2**48), -1, 0, 1, 2**48], 3001)
+    words = np.clip(words, 0, 2**64 - 1)
+    source = GivenWords((words >> 48).tolist(), (words & (2**48 - 1)).tolist())
+    return sampled_with(kernel, sampler, inputs, 0.9, source)
 
 
 def norms(inputs: Any) -> Any:
@@ -196,6 +215,9 @@ OPERATIONS: dict[str, Any] = {
 }
 for name, sampler in SAMPLERS.items():
     wide = update(1203 if sampler.bits > 5 else 5003, sampler.bits)
+    OPERATIONS[f"codes of {name}, words at the thresholds"] = partial(
+        at_thresholds, sampler=sampler
+    )
     for factor in (1.0, 0.37):
         OPERATIONS[f"codes of {name}, times {factor}"] = partial(
             sampled, sampler=sampler, inputs=wide, factor=factor
@@ -221,9 +243,9 @@ for order, radius in product((1, 2), (0.3, 10.0, 1e6)):
 for size, block in (
     (5003, 4096),
     (5003, 64),
-    (150_001, 4096),
-    (131_072, 2048),
-    (70_000, 65_536),
+    (20_001, 4096),
+    (16_384, 2048),
+    (9000, 8192),
 ):
     for form, inputs in (("", update(size, 5)), (" in parts", np.split(update(size, 5), [1001]))):
         OPERATIONS[f"rotated {size} in blocks of {block}{form}"] = every(

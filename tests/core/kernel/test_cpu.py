@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 
 from core.kernel.makers import make_sampler
+from core.kernel.operations import sampled
 from quietbit.kernel import cpu
 from quietbit.kernel.cpu import CpuKernel
-from quietbit.kernel.rng import secure_rng, seeded_rng
+from quietbit.kernel.rng import secure_rng
 from quietbit.kernel.tables import threshold_plan
 from refusals import refuses
 
@@ -41,7 +42,7 @@ def test_polynomials_are_fitted_for_one_bit_alone(monkeypatch: pytest.MonkeyPatc
         lambda sampler: fitted.append(sampler.bits) or threshold_plan(sampler),
     )
     for bits in (1, 2, 8):
-        CpuKernel().sample(make_sampler(2, bits, 1.0), np.zeros(8, np.float32), seeded_rng(1))
+        sampled(CpuKernel(), make_sampler(2, bits, 1.0), np.zeros(8, np.float32))
     assert fitted == [1]
 
 

@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 
-from core.kernel.makers import GivenWords, make_design, make_sampler
-from quietbit.kernel.reference import ReferenceKernel, cumulative
-from quietbit.kernel.sampler import Sampler
-
-KERNEL = ReferenceKernel()
+from core.kernel.makers import make_design, make_sampler
+from quietbit.kernel.reference import exact_codes, thresholds
+from quietbit.kernel.sampler import Gain, Sampler
 
 
-def test_cumulative_probabilities_at_the_levels_are_the_tables() -> None:
-    design = make_design(6, 3, 4.0)
-    sampler = Sampler.from_design(design, 1.0, 0.0, 1.0)
-    t = np.linspace(-0.5, 0.5, 6)
-    found = cumulative(sampler, t, np.zeros(6))
-    np.testing.assert_allclose(found, np.cumsum(design.probabilities, axis=1)[:, :-1], atol=1e-14)
+def codes_of(
+    sampler: Sampler, inputs: Any, primary: Any, ties: Any = 0, factor: float = 1.0
+) -> Any:
+    words = [np.full(inputs.size, part).astype(np.uint64) for part in (primary, ties)]
+    gain = Gain.of(factor, sampler.scale)
+    return exact_codes(sampler, inputs, gain, words[0].astype(np.uint16), words[1])
 
 
 def test_codes_follow_the_definition() -> None:
@@ -27,32 +26,35 @@ def test_codes_follow_the_definition() -> None:
     rng = np.random.default_rng(0)
     inputs = rng.normal(size=500) * 2
     words = rng.integers(0, 2**16, 500)
-    codes = KERNEL.sample(sampler, inputs, GivenWords(words, np.zeros(500)), factor=0.5)
+    codes = codes_of(sampler, inputs, words, factor=0.5)
+    logs = np.log(design.probabilities)
     for value, word, code in zip(inputs, words, codes, strict=True):
-        x = min(max(0.5 + 0.4 * 0.5 * value, -0.2), 1.2)
-        i = min(max(math.floor(x * 3), 0), 2)
-        logs = np.log(design.probabilities[i]) * (i + 1 - 3 * x) + np.log(
-            design.probabilities[i + 1]
-        ) * (3 * x - i)
-        weights = np.exp(logs)
+        place = 3 * min(max(0.5 + 0.4 * 0.5 * value, -0.2), 1.2)
+        i = min(max(math.floor(place), 0), 2)
+        weights = np.exp(logs[i] * (i + 1 - place) + logs[i + 1] * (place - i))
         edges = np.cumsum(weights)[:-1] / weights.sum()
         assert code == sum(word / 65536 >= edge for edge in edges)
 
 
-def test_extreme_words_give_extreme_codes() -> None:
-    sampler = make_sampler(2, 3, 2.0)
-    inputs = np.linspace(-3, 3, 50)
-    assert not KERNEL.sample(sampler, inputs, GivenWords(np.zeros(50), np.zeros(50))).any()
-    top = GivenWords(np.full(50, 2**16 - 1), np.full(50, 2**64 - 1, np.uint64))
-    assert np.all(KERNEL.sample(sampler, inputs, top) == 7)
+def test_a_code_is_the_number_of_thresholds_that_its_word_reaches() -> None:
+    """In whole numbers of 64 bits, with words at the thresholds themselves and next to them."""
+    sampler = make_sampler(5, 3, 3.0)
+    inputs = np.random.default_rng(3).normal(size=300)
+    found = thresholds(sampler, inputs, Gain.of(1.0, sampler.scale))
+    edges = found[0].astype(object) * 2**48 + found[1]
+    words = edges[np.arange(300), np.arange(300) % 7] + np.arange(300) % 3 - 1
+    words = np.minimum(words, 2**64 - 1)
+    codes = codes_of(sampler, inputs, words >> 48, words % 2**48)
+    np.testing.assert_array_equal(codes, (words[:, None] >= edges).sum(axis=1))
 
 
-def test_only_48_tie_bits_count() -> None:
-    sampler = make_sampler()
-    rng = np.random.default_rng(0)
-    ties = rng.integers(0, 2**48, 200).astype(np.uint64)
-    words = np.full(200, 2**15)
-    inputs = np.zeros(200)
-    plain = KERNEL.sample(sampler, inputs, GivenWords(words, ties))
-    dirty = KERNEL.sample(sampler, inputs, GivenWords(words, ties | np.uint64(0xABCD << 48)))
+def test_extreme_words_give_extreme_codes_and_only_48_tie_bits_count() -> None:
+    sampler, inputs = make_sampler(2, 3, 2.0), np.linspace(-3, 3, 50)
+    assert not codes_of(sampler, inputs, 0).any()
+    assert (codes_of(sampler, inputs, 2**16 - 1, np.uint64(2**48 - 1)) == 7).all()
+    ties = np.random.default_rng(0).integers(0, 2**48, 50).astype(np.uint64)
+    plain, dirty = (
+        codes_of(make_sampler(), np.zeros(50), 2**15, ties | np.uint64(upper << 48))
+        for upper in (0, 0xABCD)
+    )
     np.testing.assert_array_equal(plain, dirty)

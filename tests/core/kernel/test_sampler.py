@@ -16,7 +16,7 @@ from core.kernel.makers import make_design, make_sampler
 from quietbit.design.table import Design, DesignSpec, exact_row
 from quietbit.kernel import sampler as law
 from quietbit.kernel.reference import thresholds
-from quietbit.kernel.sampler import SAMPLING_ERROR, Gain, Sampler, level_knots
+from quietbit.kernel.sampler import SAMPLING_ERROR, Gain, Sampler
 from refusals import refuses
 
 MODERATE = st.floats(-(2.0**80), 2.0**80).filter(lambda v: v == 0 or abs(v) > 2.0**-300)
@@ -61,11 +61,6 @@ def test_a_gain_is_the_product_in_two_doubles(factor: float, scale: float) -> No
     exact = Fraction(factor) * Fraction(scale)
     assert 1 <= high <= 2
     assert abs(first * second * (high + low) / exact - 1) < Fraction(1, 2**104)
-
-
-@pytest.mark.parametrize("factor", [0.0, 1.0, 0.5])
-def test_gains_of_round_numbers(factor: float) -> None:
-    assert Gain.of(factor, 4.0).approximate() == 4 * factor
 
 
 @given(st.floats(-1e6, 1e6), st.floats(-400.0, 400.0), st.floats(-1e6, 1e6))
@@ -140,16 +135,6 @@ def test_probabilities_are_within_the_sampling_error(
     assert worst < 2.0**-50  # the proof allows 21 units; what is reached is a few
 
 
-def test_one_bit_two_levels_is_the_logistic_law() -> None:
-    epsilon = 1.5
-    p = 1 / (1 + np.exp(epsilon))
-    rows = np.stack([exact_row(np.array(row)) for row in ([1 - p, p], [p, 1 - p])])
-    design = Design(DesignSpec(2, 1, epsilon), rows, np.array([-0.4, 1.4]))
-    sampler = Sampler.from_design(design, 0.5, 0.0, 1.0)
-    np.testing.assert_allclose(sampler.slope, [[0.0, 2 * epsilon]], rtol=1e-14)
-    np.testing.assert_allclose(sampler.base, [[0.0, 0.0]], atol=1e-15)
-
-
 def test_tables_are_pairs_and_read_only() -> None:
     sampler = make_sampler(5, 3, 4.0)
     assert sampler.base.shape == sampler.slope_tail.shape == (4, 8)
@@ -158,13 +143,6 @@ def test_tables_are_pairs_and_read_only() -> None:
         assert not table.flags.writeable
         assert not table[:, 0].any()
     assert sampler.t_range == (-0.5, 0.5)
-
-
-def test_neighbouring_segments_meet_at_the_levels() -> None:
-    sampler = make_sampler(9, 2, 3.0)
-    inner = level_knots(9)[0][1:8, None]
-    ends = sampler.base[:-1] + sampler.slope[:-1] * inner
-    np.testing.assert_allclose(ends, sampler.base[1:] + sampler.slope[1:] * inner, atol=1e-13)
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,6 @@ if find_spec("triton") is None or find_spec("torch") is None:
     pytest.skip("the triton kernel needs the packages triton and torch", allow_module_level=True)
 
 import torch
-import triton
 
 if not torch.cuda.is_available():
     interpret()
@@ -176,6 +175,8 @@ def test_counting_more_payloads_than_planes_hold(kernel: Any) -> None:
 
 
 def test_a_missing_gpu_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    import triton  # after `interpret`
+
     monkeypatch.setattr(triton.knobs.runtime, "interpret", False)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     with pytest.raises(MissingDependency) as missing:

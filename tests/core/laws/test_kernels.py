@@ -30,8 +30,8 @@ from core.kernel.operations import (
     update,
 )
 from interpreter import interpret
+from quietbit.kernel import base, cpu
 from quietbit.kernel import c as native
-from quietbit.kernel import cpu
 from quietbit.kernel.base import Job, packed_size
 from quietbit.kernel.expand import acceptance_limits
 from quietbit.kernel.norm import Clip
@@ -51,13 +51,13 @@ QUICK = {
     "codes of 4 bits, times 1.0",
     "codes of too steep for a polynomial, times 1.0",
     "codes of 9 numbers",
+    "codes of 1 bits, words at the thresholds",
     "codes, bfloat16",
     "norms, in parts of several types",
     "clipped, in parts of several types",
     "clipped codes of 4099 numbers",
     "clipped codes of 7 numbers",
-    "rotated, words of a key",
-    "rotated, words of a seed",
+    "rotated, words of an array",
     "rotation of 9000 in blocks of 4096",
     "rotation of 100 in blocks of None",
     "0 normals and rows",
@@ -68,37 +68,10 @@ QUICK = {
 if find_spec("triton") is not None and find_spec("torch") is not None:
     import torch
 
-    TRITON = ["triton", "triton of tensors"]
+    TRITON = ["triton"]
     FAST = torch.cuda.is_available()
     if not FAST:
         interpret()  # before any test imports triton
-
-
-class OfTensors:
-    """A kernel whose updates and outputs are tensors on its device."""
-
-    def __init__(self, kernel: Any) -> None:
-        self.kernel = kernel
-
-    def __getattr__(self, name: str) -> Any:
-        def run(*given: Any, **more: Any) -> Any:
-            tensors = [self._there(one) for one in given]
-            found = getattr(self.kernel, name)(*tensors, **more)
-            for one, tensor in zip(given, tensors, strict=True):
-                if isinstance(one, np.ndarray) and one.dtype == np.uint8:
-                    one[:] = tensor.cpu().numpy()
-            return found.cpu().numpy() if isinstance(found, torch.Tensor) else found
-
-        return run
-
-    def _there(self, one: Any) -> Any:
-        if isinstance(one, list):
-            return [self._there(part) for part in one]
-        if not isinstance(one, np.ndarray | np.float32) or one.dtype == np.int64:
-            return one
-        native = np.ascontiguousarray(one, one.dtype.newbyteorder("=")).reshape(one.shape)
-        tensor = torch.tensor(native, device="cuda" if FAST else "cpu")
-        return tensor.view(torch.bfloat16) if one.dtype == np.uint16 else tensor
 
 
 @pytest.fixture
@@ -108,29 +81,26 @@ def kernel(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> A
     if how == "with three threads":
         monkeypatch.setattr(cpu, "FEW", 64)
         yield select(name, threads=3)
-    elif how == "of tensors":
-        yield OfTensors(select(name))
     elif how:
         native.library().qb_instruction_set(native.INSTRUCTION_SETS[how.split()[1]])
         yield select(name)
         native.library().qb_instruction_set(0)
     else:
+        monkeypatch.setattr(base, "BATCH", 4 if name == "triton" else base.BATCH)
         yield select(name)
 
 
 FAST_KERNELS = ["reference", *CPU[:2]]
-every_kernel = pytest.mark.parametrize("kernel", [*FAST_KERNELS, *TRITON[:1]], indirect=True)
+every_kernel = pytest.mark.parametrize("kernel", [*FAST_KERNELS, *TRITON], indirect=True)
 fast_kernels = pytest.mark.parametrize("kernel", FAST_KERNELS, indirect=True)
 
 
 def everything() -> list[Any]:
     """Every kernel with every operation."""
     found: list[Any] = list(product(CPU, OPERATIONS | LARGE))
-    for name in OPERATIONS if TRITON else ():
+    for one, name in product(TRITON, OPERATIONS):
         night = [] if FAST or name in QUICK else [pytest.mark.long]
-        found.append(pytest.param("triton", name, marks=night))
-        if name.startswith(("codes", "clipped", "norms", "rotated")) and not night:
-            found.append(("triton of tensors", name))
+        found.append(pytest.param(one, name, marks=night))
     return found
 
 
@@ -200,7 +170,7 @@ def test_packing(kernel: Any, bits: int) -> None:
 
 @pytest.mark.parametrize(
     ("kernel", "bits"),
-    [*product(["reference", *CPU], [1, 2, 3, 4, 5, 8, 9, 16]), *product(TRITON[:1], [1, 3, 9])],
+    [*product(["reference", *CPU], [1, 2, 3, 4, 5, 8, 9, 16]), *product(TRITON, [1, 3, 9])],
     indirect=["kernel"],
 )
 @pytest.mark.parametrize("kind", [np.int32, np.int64])
@@ -226,8 +196,8 @@ def search(kernel: Any, direction: Any, edges: Any, limits: Any = LIMITS) -> Any
     return kernel.search(direction, np.array(edges), limits, block, acceptance_lower=1.0)
 
 
-def sample(kernel: Any, rng: Any, kind: Any = float, factor: float = 1.0, out: Any = OUT) -> None:
-    kernel.sample_packed(ONE_BIT, ONES.astype(kind), rng, out, factor=factor)
+def sample(kernel: Any, rng: Any, kind: Any = float, out: Any = OUT) -> None:
+    kernel.sample_packed(ONE_BIT, ONES.astype(kind), rng, out)
 
 
 def clip(kernel: Any, rng: Any, order: Any = 2, radius: float = 1.0, out: Any = OUT) -> None:
@@ -246,9 +216,6 @@ REFUSED: list[tuple[str, Any]] = [
     ("type of the update", partial(sample, kind=np.complex64)),
     ("type of the update", partial(sample, kind=np.longdouble)),
     ("type of the update", partial(sample, kind=object)),
-    ("factor", partial(sample, factor=-0.1)),
-    ("factor", partial(sample, factor=1.0000001)),
-    ("factor", partial(sample, factor=np.nan)),
     ("output buffer", partial(sample, out=OUT[:1])),
     ("output buffer", partial(clip, out=OUT[:1])),
     ("radius", partial(clip, radius=0.0)),
@@ -317,7 +284,6 @@ def test_nan_and_infinity_are_refused_before_a_word_is_drawn(
     inputs[at] = bad
     out = np.full(packed_size(1, 9001), 0xAA, np.uint8)
     for ask in (
-        lambda: kernel.sample(ONE_BIT, inputs, rng),
         lambda: kernel.sample_packed(ONE_BIT, inputs, rng, out),
         lambda: kernel.sample_clipped(ONE_BIT, inputs, 2, 1.0, rng, out),
         lambda: kernel.sample_rotated(ONE_BIT, inputs, 9, 512, 1.0, rng, out),
@@ -374,21 +340,6 @@ def test_an_update_that_grows_between_the_looks_is_not_released(
             kernel.sample_rotated(sampler, inputs, 9, block, 0.5, rng, out)
     assert not out.any()
     assert rng.draws == [9001]
-
-
-def test_measuring_and_sampling_apart_release_what_they_should_not() -> None:
-    """The same write against `norm` and `sample_packed`, as updates were sent before: it goes out
-    unclipped.
-    """
-    inputs, loud = update(9001, 2), np.full(9001, 100.0, np.float32)
-    factor = Clip.of(REFERENCE.norm(inputs, 2), 0.5, 2).factor
-    out = np.empty(packed_size(1, 9001), np.uint8)
-    rng = Meddler(lambda: inputs.__setitem__(slice(None), 100.0))
-    rng.meddle()
-    REFERENCE.sample_packed(ONE_BIT, inputs, rng, out, factor=factor)
-    unclipped = np.empty_like(out)
-    REFERENCE.sample_packed(ONE_BIT, loud, seeded_rng(1), unclipped, factor=factor)
-    np.testing.assert_array_equal(out, unclipped)
 
 
 @every_kernel

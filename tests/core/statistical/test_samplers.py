@@ -32,6 +32,12 @@ def law_at_levels(levels: int, bits: int, epsilon: float) -> tuple[Any, Any, Any
     return sampler, np.linspace(-0.5, 0.5, levels)[index], design.probabilities[index]
 
 
+def codes_of(sampler: Sampler, inputs: Any, rng: Any) -> Any:
+    out = np.empty(packed_size(sampler.bits, inputs.size), np.uint8)
+    KERNEL.sample_packed(sampler, inputs, rng, out)
+    return ReferenceKernel().unpack(out, sampler.bits, inputs.size).reshape(inputs.shape)
+
+
 @SOURCES
 @pytest.mark.parametrize(
     ("levels", "bits", "epsilon"), [(2, 1, 1.0), (2, 1, 9.0), (3, 2, 3.0), (9, 3, 4.0)]
@@ -40,7 +46,7 @@ def test_every_coordinate_follows_the_table(
     levels: int, bits: int, epsilon: float, rng: Any
 ) -> None:
     sampler, row, law = law_at_levels(levels, bits, epsilon)
-    codes = KERNEL.sample(sampler, np.tile(row, (TRIALS, 1)), rng)
+    codes = codes_of(sampler, np.tile(row, (TRIALS, 1)), rng)
     assert_frequencies(codes, law)
     codes[:, -1] = 0
     with pytest.raises(StatisticalFailure):
@@ -53,12 +59,8 @@ def test_packed_releases_follow_the_table_one_by_one(bits: int) -> None:
     partial byte.
     """
     sampler, row, law = law_at_levels(2, bits, 2.0)
-    rng, trials = seeded_rng(seed(11)), 2000
-    out = np.empty(packed_size(bits, WIDTH), np.uint8)
-    codes = np.empty((trials, WIDTH), np.uint8)
-    for trial in range(trials):
-        KERNEL.sample_packed(sampler, row, rng, out)
-        codes[trial] = ReferenceKernel().unpack(out, bits, WIDTH)
+    rng = seeded_rng(seed(11))
+    codes = np.stack([codes_of(sampler, row, rng) for _ in range(2000)])
     assert_frequencies(codes, law)
 
 
@@ -67,7 +69,7 @@ def test_a_fair_coin_is_fair_to_the_third_digit() -> None:
     the range.
     """
     sampler = Sampler.from_design(make_design(2, 1, 1.0), 1.0, 0.0, 1.0)
-    codes = KERNEL.sample(sampler, np.zeros(2_000_000, np.float32), seeded_rng(seed(12)))
+    codes = codes_of(sampler, np.zeros(2_000_000, np.float32), seeded_rng(seed(12)))
     assert_binomial(int(codes.sum()), codes.size, 0.5)
 
 
