@@ -20,7 +20,7 @@ class Pair(NamedTuple):
     bias: Any
 
 
-def test_arrays_are_read_in_sorted_order_without_copying() -> None:
+def test_arrays_are_read_in_sorted_order_without_copying():
     first, second, third = np.zeros(2), np.ones((2, 3), np.float32), np.ones(1, np.float16)
     for tree in ({"b": [second, (third,)], "a": first}, {"a": first, "b": [second, (third,)]}):
         found = flatten(tree)[0]
@@ -29,7 +29,7 @@ def test_arrays_are_read_in_sorted_order_without_copying() -> None:
 
 
 @pytest.mark.parametrize("kind", ["float16", "bfloat16", "float32", "float64"])
-def test_torch_tensors_of_every_float_type_are_read_in_place(kind: str) -> None:
+def test_torch_tensors_of_every_float_type_are_read_in_place(kind):
     tensor = torch.tensor([1.0, -2.5, 3e4], dtype=getattr(torch, kind), requires_grad=True)
     (part,) = flatten([tensor])[0]
     assert part.ctypes.data == tensor.data_ptr()
@@ -40,14 +40,14 @@ def test_torch_tensors_of_every_float_type_are_read_in_place(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", [torch.float32, torch.bfloat16])
-def test_transposed_tensors_are_read_in_their_own_order(kind: Any) -> None:
+def test_transposed_tensors_are_read_in_their_own_order(kind):
     tensor = torch.arange(6).reshape(2, 3).T.to(kind)
     (part,) = flatten([tensor])[0]
     assert part.shape == (3, 2)
     assert part.tolist() == flatten(tensor.contiguous())[0][0].tolist()
 
 
-def test_a_structure_is_rebuilt_with_its_own_types() -> None:
+def test_a_structure_is_rebuilt_with_its_own_types():
     like = OrderedDict(
         b=[np.zeros((2, 2), np.float32), torch.zeros(3, dtype=torch.bfloat16)],
         a=(np.zeros((), np.float64), Pair(torch.zeros(1, 2), np.zeros(0))),
@@ -70,18 +70,18 @@ def test_a_structure_is_rebuilt_with_its_own_types() -> None:
     assert rebuilt["b"][1].tolist() == [7.0, 8.0, 9.0]
 
 
-def test_flattening_reverses_rebuilding() -> None:
+def test_flattening_reverses_rebuilding():
     like = {"x": {"2": np.zeros(3), "10": np.zeros((2, 2))}, "w": [np.zeros(1), {0: np.zeros(3)}]}
     values = np.arange(11.0)
     rebuilt = restore(Structure.of(like), lambda start, stop: values[start:stop])
     assert np.array_equal(np.concatenate([part.ravel() for part in flatten(rebuilt)[0]]), values)
 
 
-def test_the_structure_keeps_no_numbers() -> None:
+def test_the_structure_keeps_no_numbers():
     assert "123.456" not in repr(Structure.of({"a": np.full(3, 123.456)}))
 
 
-ENDLESS: list[Any] = []
+ENDLESS = []
 ENDLESS.append(ENDLESS)
 
 
@@ -103,12 +103,12 @@ ENDLESS.append(ENDLESS)
         (ENDLESS, "^depth of the update "),
     ],
 )
-def test_what_is_not_an_update_is_refused_with_its_path(tree: Any, sentence: str) -> None:
+def test_what_is_not_an_update_is_refused_with_its_path(tree, sentence):
     with pytest.raises(InvalidParameter, match=sentence):
         flatten(tree)
 
 
-def test_no_structure_is_endless() -> None:
+def test_no_structure_is_endless():
     with refuses("depth of the update"):
         Structure.of(ENDLESS)
 
@@ -121,7 +121,7 @@ def test_no_structure_is_endless() -> None:
         ({"a": np.zeros((2, 2))}, "number of arrays in the update", 1),
     ],
 )
-def test_another_structure_is_refused(tree: Any, name: str, value: Any) -> None:
+def test_another_structure_is_refused(tree, name, value):
     structure = Structure.of({"a": np.zeros((2, 2)), "b": np.zeros(1)})
     flatten({"b": torch.zeros(1), "a": np.zeros((2, 2), np.float16)}, structure)
     with refuses(name, value):
@@ -129,12 +129,12 @@ def test_another_structure_is_refused(tree: Any, name: str, value: Any) -> None:
 
 
 @pytest.mark.parametrize("leaf", [np.zeros(2, np.float16), torch.zeros(2, dtype=torch.float16)])
-def test_a_mean_too_large_for_its_type_is_refused(leaf: Any) -> None:
+def test_a_mean_too_large_for_its_type_is_refused(leaf):
     with refuses("type of update[0] in `like`", "float16"):
         restore(Structure.of([leaf]), lambda start, stop: np.full(stop - start, 1e6))
 
 
-def test_numpy_bfloat16_is_read_and_rebuilt() -> None:
+def test_numpy_bfloat16_is_read_and_rebuilt():
     kind = pytest.importorskip("ml_dtypes").bfloat16
     array = np.array([1.0, -2.5], dtype=kind)
     assert flatten(array)[0][0].dtype == np.uint16

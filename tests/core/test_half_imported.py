@@ -1,7 +1,5 @@
 """Arrays are recognised while another thread has imported only half of torch."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path
@@ -69,8 +67,8 @@ print("looked")
 
 @pytest.mark.parametrize("engine", ["none", "nvflare"])
 def test_arrays_are_read_while_another_thread_is_half_way_through_the_import_of_torch(
-    tmp_path: Path, engine: str
-) -> None:
+    tmp_path, engine
+):
     """Accessing `torch.Tensor` too early cost 3 of 6 NVFlare simulations their first round."""
     if engine == "nvflare":
         pytest.importorskip("nvflare", reason="needs the nvflare extra")
@@ -83,7 +81,7 @@ def test_arrays_are_read_while_another_thread_is_half_way_through_the_import_of_
     assert done.stdout.endswith("looked\n"), done.stderr
 
 
-def test_tensors_are_known_by_the_names_of_their_classes() -> None:
+def test_tensors_are_known_by_the_names_of_their_classes():
     torch = pytest.importorskip("torch")
 
     class Mine(torch.Tensor):

@@ -5,14 +5,11 @@ values that replaying nodes decode with, and the tables of clients without Pytho
 in processes that pretend to be other machines.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import platform
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -78,7 +75,7 @@ on_x86 = pytest.mark.skipif(
 )
 
 
-def written(folder: Path, environment: dict[str, str]) -> dict[str, object]:
+def written(folder, environment):
     """What a process writes that has an empty cache and these variables."""
     names = {"XDG_CACHE_HOME": str(folder), "PYTHONWARNINGS": "ignore"}
     done = subprocess.run(
@@ -92,7 +89,7 @@ def written(folder: Path, environment: dict[str, str]) -> dict[str, object]:
 
 
 @pytest.fixture(scope="module")
-def here(tmp_path_factory: pytest.TempPathFactory) -> dict[str, object]:
+def here(tmp_path_factory):
     return written(tmp_path_factory.mktemp("cache"), {})
 
 
@@ -105,13 +102,13 @@ def here(tmp_path_factory: pytest.TempPathFactory) -> dict[str, object]:
         *(pytest.param(name, marks=pytest.mark.long) for name in OTHERS if name != "both"),
     ],
 )
-def test_machines_agree(tmp_path: Path, here: dict[str, object], machine: str) -> None:
+def test_machines_agree(tmp_path, here, machine):
     there = written(tmp_path, OTHERS[machine])
     assert [name for name in here if there[name] != here[name]] == []
 
 
 @on_x86
-def test_the_pretence_is_not_in_vain(tmp_path: Path) -> None:
+def test_the_pretence_is_not_in_vain(tmp_path):
     """Exponentials do differ without vector units, so that the test above could fail."""
     exponentials = "import numpy as np; print(np.exp(np.linspace(-9, 9, 4001)).tobytes().hex())"
     lines = set()

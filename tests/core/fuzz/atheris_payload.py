@@ -15,14 +15,14 @@ import sys
 from typing import Any
 
 
-def main() -> None:
+def main():
     """Fuzz for as long as the arguments say."""
     import atheris  # type: ignore[import-not-found,unused-ignore]
 
     with atheris.instrument_imports(include=["quietbit.wire"]):
         from core.fuzz.test_payload_fuzz import UPLINKS, check, resealed
 
-    def one_input(data: bytes) -> None:
+    def one_input(data: bytes):
         for name, uplink in UPLINKS.items():
             check(name, data)
             check(name, resealed(uplink.header.seal(0) + data))

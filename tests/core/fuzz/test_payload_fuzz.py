@@ -2,12 +2,9 @@
 notices.
 """
 
-from __future__ import annotations
-
 import struct
 import zlib
 from functools import cache
-from typing import Any
 
 import numpy as np
 import pytest
@@ -36,20 +33,20 @@ quietly = settings(deadline=None, derandomize=True, max_examples=150)
 
 
 @cache
-def good(name: str) -> list[bytes]:
+def good(name):
     """Three payloads."""
     uplink = UPLINKS[name]
     return [uplink.send(update(uplink.mechanism.ball, seed), seeded_rng(seed)) for seed in range(3)]
 
 
-def sentence(error: Any) -> None:
+def sentence(error):
     text = str(error)
     assert text.endswith(".")
     assert "\n" not in text
     assert len(text) < 250
 
 
-def judge(data: bytes) -> Payload | None:
+def judge(data):
     """Read bytes as anyone's payload: a sentence, or what writes back as the same bytes."""
     try:
         payload = Payload.from_bytes(data)
@@ -60,7 +57,7 @@ def judge(data: bytes) -> Payload | None:
     return payload
 
 
-def check(name: str, data: bytes) -> None:
+def check(name, data):
     """Anyone reads the bytes, and a server meets them between good payloads."""
     payload = judge(data)
     uplink = UPLINKS[name]
@@ -76,7 +73,7 @@ def check(name: str, data: bytes) -> None:
         assert payload.header == uplink.header
 
 
-def resealed(data: bytes) -> bytes:
+def resealed(data):
     """Make both checksums right, as an attacker would."""
     partial = data[:56] + struct.pack("<I", zlib.crc32(data[HEADER_SIZE:]))
     return partial + struct.pack("<I", zlib.crc32(partial)) + data[HEADER_SIZE:]
@@ -86,7 +83,7 @@ def resealed(data: bytes) -> bytes:
 @given(data=st.binary(max_size=200))
 @example(data=b"QBIT")
 @example(data=b"QBIT\x01\x00" + bytes(58))
-def test_any_bytes(data: bytes) -> None:
+def test_any_bytes(data):
     assert judge(data) is None
     check(NAMES[0], data)
 
@@ -98,9 +95,7 @@ def test_any_bytes(data: bytes) -> None:
     value=st.binary(min_size=32, max_size=32),
     number=st.sampled_from([None, *NUMBERS]),
 )
-def test_any_header_field_with_right_checksums(
-    name: str, field: tuple[int, int], value: bytes, number: int | None
-) -> None:
+def test_any_header_field_with_right_checksums(name, field, value, number):
     start, size = field
     new = value[:size] if number is None else (number % 256**size).to_bytes(size, "little")
     real = good(name)[2]
@@ -113,9 +108,7 @@ def test_any_header_field_with_right_checksums(
 
 @quietly
 @given(name=names, cut=st.integers(0, 10**6), tail=st.binary(max_size=20), seal=st.booleans())
-def test_truncated_and_padded_payloads_are_refused(
-    name: str, cut: int, tail: bytes, seal: bool
-) -> None:
+def test_truncated_and_padded_payloads_are_refused(name, cut, tail, seal):
     real = good(name)[2]
     changed = real[: cut % len(real)] + tail
     if seal and len(changed) >= HEADER_SIZE:
@@ -125,7 +118,7 @@ def test_truncated_and_padded_payloads_are_refused(
 
 @quietly
 @given(name=names, body=st.binary(min_size=300, max_size=300))
-def test_any_body_with_right_checksums_is_codes_or_refused(name: str, body: bytes) -> None:
+def test_any_body_with_right_checksums_is_codes_or_refused(name, body):
     header = UPLINKS[name].header
     check(name, resealed(header.seal(0) + body[: header.layout.size]))
 
@@ -136,7 +129,7 @@ def test_any_body_with_right_checksums_is_codes_or_refused(name: str, body: byte
     dimension=st.integers(1, 40),
     body=st.binary(max_size=170),
 )
-def test_a_header_of_any_kind_before_any_body(bits: int, dimension: int, body: bytes) -> None:
+def test_a_header_of_any_kind_before_any_body(bits, dimension, body):
     header = Header(Layout.codes(bits, dimension), bytes(32))
     exact = (body + bytes(header.layout.size))[: header.layout.size]
     for candidate in (body, exact):

@@ -614,7 +614,7 @@ def test_a_generator_of_the_models_own_is_refused(looks):
         SampleGradients(model, cross_entropy, alike())
 
 
-SEEN: list = []
+SEEN = []
 
 
 def test_a_recorded_model_sees_no_value_that_it_could_keep():

@@ -1,7 +1,5 @@
 """A CNN with BatchNorm is refused by name, helped, and then trains and travels."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 
@@ -12,7 +10,7 @@ torch = pytest.importorskip("torch", reason="needs the torch extra")
 nn = torch.nn
 
 
-def cnn() -> torch.nn.Module:
+def cnn():
     torch.manual_seed(3)
     return nn.Sequential(
         nn.Conv2d(1, 8, 3),
@@ -28,7 +26,7 @@ def cnn() -> torch.nn.Module:
 class Untouched:
     """Random bits that nobody may ask for."""
 
-    def __getattr__(self, name: str):
+    def __getattr__(self, name):
         raise AssertionError(name)
 
 

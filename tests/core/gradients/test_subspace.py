@@ -1,9 +1,5 @@
 """Public directions: orthonormal, equal at both ends, never lengthening, and useful."""
 
-from __future__ import annotations
-
-from typing import Any
-
 import numpy as np
 import pytest
 
@@ -17,7 +13,7 @@ DIMENSION = 400
 RANK = 5
 
 
-def gradients(count: int, seed: int = 0, noise: float = 0.02) -> np.ndarray:
+def gradients(count, seed=0, noise=0.02):
     """People who do alike: gradients near five directions, with a common part."""
     shared = np.random.default_rng(99)
     factors = shared.normal(size=(RANK, DIMENSION)) / np.sqrt(DIMENSION)
@@ -27,7 +23,7 @@ def gradients(count: int, seed: int = 0, noise: float = 0.02) -> np.ndarray:
 
 
 @pytest.mark.parametrize("size", [1, RANK, 12])
-def test_directions_are_orthonormal_and_coordinates_are_their_adjoint(size: int) -> None:
+def test_directions_are_orthonormal_and_coordinates_are_their_adjoint(size):
     """So coordinates are never longer than the update."""
     space = Subspace.of_gradients(gradients(30), size)
     assert (space.size, space.dimension) == (size, DIMENSION)
@@ -42,13 +38,13 @@ def test_directions_are_orthonormal_and_coordinates_are_their_adjoint(size: int)
     assert (np.linalg.norm(found, axis=1) <= lengths).all()
 
 
-def test_leading_directions_hold_gradients_that_they_were_not_made_from() -> None:
+def test_leading_directions_hold_gradients_that_they_were_not_made_from():
     others = gradients(40, seed=4)
     assert Subspace.of_gradients(gradients(30), RANK).held(others) > 0.99
     assert space_of_seed(7, RANK, DIMENSION).held(others) < 0.2
 
 
-def test_both_ends_make_the_same_directions() -> None:
+def test_both_ends_make_the_same_directions():
     """Lengths of public gradients play no part."""
     first, second = (Subspace.of_gradients(gradients(30) * length, 8) for length in (1.0, 3.0))
     assert first.directions == pytest.approx(second.directions, abs=1e-5)
@@ -57,7 +53,7 @@ def test_both_ends_make_the_same_directions() -> None:
     assert digests[0] == digests[1] != digests[2]
 
 
-def test_a_private_mean_in_the_subspace_is_nearer_than_one_of_all_numbers() -> None:
+def test_a_private_mean_in_the_subspace_is_nearer_than_one_of_all_numbers():
     """With equal epsilon and bytes, noise has 5 dimensions in place of 400."""
     updates = gradients(300, seed=5)
     updates /= np.linalg.norm(updates, axis=1, keepdims=True)
@@ -74,7 +70,7 @@ def test_a_private_mean_in_the_subspace_is_nearer_than_one_of_all_numbers() -> N
 
 
 @pytest.mark.parametrize("stretch", [1.0, 50.0, -3e6])
-def test_a_malicious_map_costs_accuracy_and_no_epsilon(stretch: float) -> None:
+def test_a_malicious_map_costs_accuracy_and_no_epsilon(stretch):
     """However a server scales a victim, the payload is that of an update of length 1."""
     target = {"epsilon": 1.0, "delta": 0.0, "releases": 1, "adjacency": "zero-out"}
     found = calibrate("vmvu", ball=Ball("l2", 1), **target)
@@ -99,12 +95,12 @@ def test_a_malicious_map_costs_accuracy_and_no_epsilon(stretch: float) -> None:
         (lambda: space_of_seed(0, 2, 4).lift(np.ones(3)), "coordinates"),
     ],
 )
-def test_what_is_no_subspace_is_refused(make: Any, name: str) -> None:
+def test_what_is_no_subspace_is_refused(make, name):
     with refuses(name):
         make()
 
 
-def test_directions_of_a_seed_and_lifted_means_are_the_same_on_every_machine() -> None:
+def test_directions_of_a_seed_and_lifted_means_are_the_same_on_every_machine():
     """No library chooses a rounding: the entries are roots, and sums go one by one."""
     space = space_of_seed(5, 3, 20)
     used = (space.directions != 0).sum(axis=0)

@@ -65,13 +65,13 @@ class GivenBlock:
     words: Any
     tie_words: Any
 
-    def primary(self, start: int, count: int) -> Any:
+    def primary(self, start: int, count: int):
         return self.words[start : start + count]
 
-    def ties(self, indices: Any) -> Any:
+    def ties(self, indices):
         return self.tie_words[indices]
 
-    def uniform64(self, stream: int, start: int, count: int) -> Any:
+    def uniform64(self, stream: int, start: int, count: int):
         return np.zeros(count, np.uint64)
 
 

@@ -39,7 +39,7 @@ STEEP = SAMPLERS["too steep for a polynomial"]
 FOUR = (ONE_BIT, TWO_BITS, THREE_BITS, STEEP)
 
 
-def update(size: int, seed: int = 0, kind: Any = np.float32) -> Any:
+def update(size: int, seed: int = 0, kind=np.float32):
     """Mostly small values, some at and beyond the clamps, zeros and subnormals."""
     rng = np.random.default_rng(seed)
     values = rng.normal(size=size) * 10.0 ** rng.uniform(-4, 0.5, size=size)
@@ -60,14 +60,14 @@ def given_words() -> GivenWords:
 SOURCES = {"a key": FixedKey, "a seed": lambda: seeded_rng(3), "an array": given_words}
 
 
-def room(sampler: Sampler, inputs: Any) -> Any:
+def room(sampler: Sampler, inputs):
     """A buffer for the codes of an update, full of what a kernel must write over."""
     parts = inputs if isinstance(inputs, list) else [inputs]
     size = sum(math.prod(part.shape) for part in parts)
     return np.full(packed_size(sampler.bits, size), 0xAA, np.uint8)
 
 
-def sampled_with(kernel: Kernel, sampler: Sampler, inputs: Any, factor: float, rng: Any) -> bytes:
+def sampled_with(kernel: Kernel, sampler: Sampler, inputs, factor: float, rng) -> bytes:
     """The codes of a multiple of the update, which is not clipped."""
     flat, out = kernel._flat(inputs), room(sampler, inputs)
     gain = Gain.of(factor, sampler.scale)
@@ -76,7 +76,7 @@ def sampled_with(kernel: Kernel, sampler: Sampler, inputs: Any, factor: float, r
 
 
 def sampled(
-    kernel: Kernel, sampler: Sampler, inputs: Any, factor: float = 1.0, source: str = "a seed"
+    kernel: Kernel, sampler: Sampler, inputs, factor: float = 1.0, source: str = "a seed"
 ) -> bytes:
     return sampled_with(kernel, sampler, inputs, factor, SOURCES[source]())
 
@@ -84,9 +84,9 @@ def sampled(
 def clipped(
     kernel: Kernel,
     sampler: Sampler,
-    inputs: Any,
+    inputs,
     radius: float = 0.5,
-    order: Any = 2,
+    order=2,
     source: str = "a seed",
 ) -> bytes:
     out = room(sampler, inputs)
@@ -97,7 +97,7 @@ def clipped(
 def rotated(
     kernel: Kernel,
     sampler: Sampler,
-    inputs: Any,
+    inputs,
     block: int = 512,
     radius: float = 0.5,
     source: str = "a seed",
@@ -107,7 +107,7 @@ def rotated(
     return out.tobytes()
 
 
-def every(run: Callable[..., bytes], samplers: Any, inputs: Any, **more: Any) -> Any:
+def every(run: Callable[..., bytes], samplers, inputs, **more):
     """An operation with one sampler after the other."""
     return lambda kernel: b"".join(run(kernel, sampler, inputs, **more) for sampler in samplers)
 
@@ -124,11 +124,11 @@ def at_thresholds(kernel: Kernel, sampler: Sampler) -> bytes:
     return sampled_with(kernel, sampler, inputs, 0.9, source)
 
 
-def norms(inputs: Any) -> Any:
+def norms(inputs):
     return lambda kernel: np.array([kernel.norm(inputs, order) for order in (1, 2)]).tobytes()
 
 
-def turned(size: int, block: int | None) -> Any:
+def turned(size: int, block: int | None):
     """A rotation and the way back, in both precisions."""
 
     def run(kernel: Kernel) -> bytes:
@@ -147,7 +147,7 @@ def rotated_rows(kernel: Kernel) -> bytes:
     return kernel.rotated_rows(PARTS, 5, 0.37, np.array([0, 7, 4000])).tobytes()
 
 
-def expanded(count: int) -> Any:
+def expanded(count: int):
     """Normals of a seed, and one row of each of as many strata."""
 
     def run(kernel: Kernel) -> bytes:
@@ -157,7 +157,7 @@ def expanded(count: int) -> Any:
     return run
 
 
-def searched(size: int, number: int) -> Any:
+def searched(size: int, number: int):
     direction = unit(np.random.default_rng(1).normal(size=size))[0]
     limits = acceptance_limits([0.01, 0.05, 0.2, 1.0])
     edges = np.array([-1.0, 0.0, 1.5])
@@ -170,7 +170,7 @@ def searched(size: int, number: int) -> Any:
     return run
 
 
-def summed(count: int, size: int) -> Any:
+def summed(count: int, size: int):
     def run(kernel: Kernel) -> bytes:
         rng = np.random.default_rng(count)
         nonces, seeds = (rng.integers(0, 256, (7, width), dtype=np.uint8) for width in (8, 16))
@@ -186,7 +186,7 @@ def words_of_a_stream(kernel: Kernel) -> bytes:
     return FixedKey().draw(1).uniform64(5, 3, 4099).tobytes()
 
 
-def noisy(law: NoiseLaw) -> Any:
+def noisy(law: NoiseLaw):
     values = update(2051, 1, np.float64) * 10.0 ** np.arange(-3, 4).repeat(293)
     block = seeded_rng(5).draw(1)
     return lambda kernel: kernel.rounded_noise(values, 1.3, law, block, 7).tobytes()

@@ -16,8 +16,6 @@ phi(f)^n: differentiate once more and use phi' = -f phi. All coefficients of P_n
 to a double (relative 2^-53 of q, so |f'| q 2^-53).
 """
 
-from __future__ import annotations
-
 from functools import cache
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The CPU kernel's own promises: no full-size temporaries, and no polynomial of many bits."""
 
-from __future__ import annotations
-
 import tracemalloc
 
 import numpy as np
@@ -17,7 +15,7 @@ from refusals import refuses
 
 
 @pytest.mark.parametrize("bits", [1, 3])
-def test_memory_does_not_grow_with_the_update(bits: int) -> None:
+def test_memory_does_not_grow_with_the_update(bits):
     sampler, kernel = make_sampler(2, bits, 1.0), CpuKernel()
     inputs = np.zeros(1 << 23, np.float32)
     out = np.empty(inputs.size * bits // 8, np.uint8)
@@ -31,11 +29,11 @@ def test_memory_does_not_grow_with_the_update(bits: int) -> None:
     assert peak < 6_000_000 < inputs.nbytes / 5
 
 
-def test_polynomials_are_fitted_for_one_bit_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_polynomials_are_fitted_for_one_bit_alone(monkeypatch):
     """More bits are decided in cells: to fit eight would take the first release of every process
     a second.
     """
-    fitted: list[int] = []
+    fitted = []
     monkeypatch.setattr(
         cpu,
         "threshold_plan",
@@ -47,6 +45,6 @@ def test_polynomials_are_fitted_for_one_bit_alone(monkeypatch: pytest.MonkeyPatc
 
 
 @pytest.mark.parametrize("threads", [0, -1, 1.5, True, "2"])
-def test_threads_are_a_whole_number(threads: object) -> None:
+def test_threads_are_a_whole_number(threads):
     with refuses("threads"):
-        CpuKernel(threads)  # type: ignore[arg-type]
+        CpuKernel(threads)

@@ -1,10 +1,7 @@
 """Expansion: words, rows, searches and sums against their definitions, on the reference."""
 
-from __future__ import annotations
-
 import math
 from fractions import Fraction
-from typing import Any
 
 import mpmath
 import numpy as np
@@ -30,11 +27,11 @@ EDGES = np.array([-1.0, 0.0, 1.5])
 CHANCES = [0.01, 0.05, 0.2, 1.0]
 
 
-def direction_of(size: int) -> Any:
+def direction_of(size):
     return unit(np.random.default_rng(1).normal(size=size))[0]
 
 
-def test_words_are_read_in_tiles() -> None:
+def test_words_are_read_in_tiles():
     """The same with block numbers that carry into their upper half."""
     state = start_state(b"a key of 16 byte", b"a nonce.")
     for first in (0, 0xFFFFFFF0):
@@ -48,7 +45,7 @@ def test_words_are_read_in_tiles() -> None:
         np.testing.assert_array_equal(select("cpu").words(state, 300), words)
 
 
-def test_rows_are_multiples_of_a_word_in_exact_arithmetic() -> None:
+def test_rows_are_multiples_of_a_word_in_exact_arithmetic():
     starts = expand.strata(3, 1 << 20)
     words = np.array([0, 2**64 - 1, 0x123456789ABCDEF0], dtype=np.uint64)
     found = expand.row_numbers(words, starts).tolist()
@@ -59,7 +56,7 @@ def test_rows_are_multiples_of_a_word_in_exact_arithmetic() -> None:
 
 
 @pytest.mark.parametrize("count", [1, 63, 64, 65, 1000, 5000])
-def test_the_inner_product_keeps_its_promise(count: int) -> None:
+def test_the_inner_product_keeps_its_promise(count):
     rng = np.random.default_rng(count)
     y = rng.normal(size=count) * 10.0 ** rng.uniform(-3, 3, count)
     direction, length = unit(y)
@@ -78,7 +75,7 @@ def test_the_inner_product_keeps_its_promise(count: int) -> None:
 
 
 @pytest.mark.parametrize("count", [1, 64, 100, 1024])
-def test_compiled_inner_products_add_in_the_same_order(count: int) -> None:
+def test_compiled_inner_products_add_in_the_same_order(count):
     """A single edge at the reference's own sum: one unit in the last place above it, the
     candidate is refused.
     """
@@ -92,13 +89,13 @@ def test_compiled_inner_products_add_in_the_same_order(count: int) -> None:
 
 
 @pytest.mark.parametrize("entry", [1e-300, 1e300, 5e-324])
-def test_extreme_vectors_have_directions(entry: float) -> None:
+def test_extreme_vectors_have_directions(entry):
     direction, length = unit(np.full(10, entry))
     np.testing.assert_allclose(direction, 1 / math.sqrt(10), rtol=1e-15)
     assert length == pytest.approx(entry * math.sqrt(10), rel=1e-15) or entry == 5e-324
 
 
-def test_zero_has_a_direction_and_what_is_no_vector_has_none() -> None:
+def test_zero_has_a_direction_and_what_is_no_vector_has_none():
     zero, length = unit(np.zeros(4))
     assert length == 0.0
     assert zero.tolist() == [1.0, 0.0, 0.0, 0.0]
@@ -109,7 +106,7 @@ def test_zero_has_a_direction_and_what_is_no_vector_has_none() -> None:
         unit(np.zeros(0))
 
 
-def test_limits_are_exact_and_never_above() -> None:
+def test_limits_are_exact_and_never_above():
     values = [0.0, 2.0**-80, 1e-9, 0.1, 1 / 3, 1 - 2.0**-53, 1.0]
     for value, limit in zip(values, acceptance_limits(values), strict=True):
         assert int(limit) == min(math.floor(Fraction(value) * 2**64), 2**64 - 1)
@@ -118,7 +115,7 @@ def test_limits_are_exact_and_never_above() -> None:
             acceptance_limits([bad])
 
 
-def test_giving_up_is_rare_enough() -> None:
+def test_giving_up_is_rare_enough():
     for chance in (1.0, 0.9, 0.1, 1e-3, 1e-6):
         tries = tries_upper(chance)
         with mpmath.workprec(200):
@@ -130,7 +127,7 @@ def test_giving_up_is_rare_enough() -> None:
 
 
 @pytest.mark.parametrize("number", range(8))
-def test_the_first_accepted_seed_is_found(number: int) -> None:
+def test_the_first_accepted_seed_is_found(number):
     direction, limits = direction_of(150), acceptance_limits(CHANCES)
     block = seeded_rng(number).draw(1)
     found, tries = REFERENCE.search(direction, EDGES, limits, block, acceptance_lower=0.1)
@@ -143,7 +140,7 @@ def test_the_first_accepted_seed_is_found(number: int) -> None:
 
 
 @pytest.mark.parametrize("name", ["reference", "cpu"])
-def test_after_the_cap_a_fresh_candidate_is_released(name: str) -> None:
+def test_after_the_cap_a_fresh_candidate_is_released(name):
     """A profile that accepts nothing shows it: the answer is the candidate after the last one."""
     limits, block = acceptance_limits([0.0]), seeded_rng(1).draw(1)
     for direction in (np.eye(1, 9)[0], -np.eye(1, 9)[0]):
@@ -157,7 +154,7 @@ def test_after_the_cap_a_fresh_candidate_is_released(name: str) -> None:
 @pytest.mark.parametrize("name", ["reference", "cpu"])
 @pytest.mark.parametrize("order", [1, -1])
 @pytest.mark.parametrize("cut", [0, 7])
-def test_payloads_add_up_in_any_order(name: str, order: int, cut: int) -> None:
+def test_payloads_add_up_in_any_order(name, order, cut):
     rng, kernel = np.random.default_rng(3), select(name)
     size, count, shift = 1 << 12, 200, finest_shift(40)
     seeds = rng.integers(0, 256, (20, 16), dtype=np.uint8)
@@ -174,7 +171,7 @@ def test_payloads_add_up_in_any_order(name: str, order: int, cut: int) -> None:
     assert total.tolist() == expected
 
 
-def test_sums_fit() -> None:
+def test_sums_fit():
     for most in (1, 2, 3, 1000, 2**20, 10**9):
         shift = finest_shift(most)
         assert most * math.ceil(9.0802 * 2**shift) < 2**62

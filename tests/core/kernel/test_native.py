@@ -1,7 +1,5 @@
 """The C library: built once, it says when it was built wrongly, and it computes as Python does."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys
@@ -22,7 +20,7 @@ COMPILER = build.find_compiler()
 needs_compiler = pytest.mark.skipif(COMPILER is None, reason="needs a C compiler")
 
 
-def test_an_unknown_instruction_set_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unknown_instruction_set_is_refused(monkeypatch):
     monkeypatch.setenv(native.INSTRUCTION_SET, "altivec")
     native.library.cache_clear()
     with pytest.raises(InvalidParameter) as refusal:
@@ -35,7 +33,7 @@ def test_an_unknown_instruction_set_is_refused(monkeypatch: pytest.MonkeyPatch) 
 
 @needs_compiler
 @pytest.mark.skipif(sys.platform != "linux", reason="flags of gcc and clang on Linux")
-def test_a_fused_build_is_refused(tmp_path: Path) -> None:
+def test_a_fused_build_is_refused(tmp_path):
     """With products and sums fused the last bits differ, so such a library must not draw a
     single code.
     """
@@ -43,7 +41,7 @@ def test_a_fused_build_is_refused(tmp_path: Path) -> None:
     target = tmp_path / "fused.so"
     # The portable build with one instruction set takes a second: with FMA, and told to use it.
     machine = ["-DQB_PORTABLE", "-mfma"] if os.uname().machine == "x86_64" else []
-    command = [*COMPILER, *fused, "-O2", "-fPIC", "-ffp-contract=fast", *machine]  # type: ignore[misc]
+    command = [*COMPILER, *fused, "-O2", "-fPIC", "-ffp-contract=fast", *machine]
     subprocess.run([*command, str(SOURCE), "-o", str(target)], check=True, capture_output=True)
     if "fma" not in Path("/proc/cpuinfo").read_text() and machine:
         pytest.skip("this processor has no fused multiply-add")
@@ -52,7 +50,7 @@ def test_a_fused_build_is_refused(tmp_path: Path) -> None:
 
 
 @needs_compiler
-def test_a_library_is_named_by_its_sources_and_built_once(tmp_path: Path) -> None:
+def test_a_library_is_named_by_its_sources_and_built_once(tmp_path):
     source = tmp_path / "small.c"
     source.write_text("int answer(void) { return 42; }\n")
     first = build.build_library(source, (source.name,))
@@ -66,7 +64,7 @@ def test_a_library_is_named_by_its_sources_and_built_once(tmp_path: Path) -> Non
 
 
 @needs_compiler
-def test_a_library_built_elsewhere_has_the_same_bytes(tmp_path: Path) -> None:
+def test_a_library_built_elsewhere_has_the_same_bytes(tmp_path):
     """Of whole wheels `tests/packaging` says the same, every night."""
     found = []
     for name in ("here", "somewhere else"):
@@ -77,7 +75,7 @@ def test_a_library_built_elsewhere_has_the_same_bytes(tmp_path: Path) -> None:
     assert found[0] == found[1]
 
 
-def test_a_failing_compiler_is_named(tmp_path: Path) -> None:
+def test_a_failing_compiler_is_named(tmp_path):
     source = tmp_path / "broken.c"
     source.write_text("#error broken on purpose\n")
     if COMPILER is not None:
@@ -88,14 +86,14 @@ def test_a_failing_compiler_is_named(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == [source.name]
 
 
-def test_something_else_is_no_library(tmp_path: Path) -> None:
+def test_something_else_is_no_library(tmp_path):
     other = tmp_path / "other.so"
     other.write_bytes(b"not a library")
     with pytest.raises(MissingDependency, match=r"other\.so cannot be loaded"):
         native.load(other)
 
 
-def test_structures_of_python_are_those_of_c() -> None:
+def test_structures_of_python_are_those_of_c():
     header = (build.FOLDER / "quietbit.h").read_text()
     assert f"#define QB_VERSION {native.VERSION} " in header
     assert f"QB_MAX_COEFFICIENTS = {native.MAX_COEFFICIENTS}\n" in header
@@ -105,7 +103,7 @@ def test_structures_of_python_are_those_of_c() -> None:
     assert declared == set(native.SIGNATURES)
 
 
-def test_public_signs_are_those_of_numpy() -> None:
+def test_public_signs_are_those_of_numpy():
     library = native.library()
     for size, seed in ((5, 0), (4096, 7), (2**33 + 1, 2**40 + 3)):
         words = [seed % 2**32, seed >> 32, 0, 0, size % 2**32]
@@ -120,7 +118,7 @@ def test_public_signs_are_those_of_numpy() -> None:
         np.testing.assert_array_equal(signs, np.random.Philox(key=key).random_raw(104)[3:])
 
 
-def test_sums_clip_factors_and_gains_are_those_of_python() -> None:
+def test_sums_clip_factors_and_gains_are_those_of_python():
     generator = np.random.default_rng(2)
     library = native.library()
     gain = np.empty(4)

@@ -1,10 +1,7 @@
 """Norms and the clip factor, against exact rational arithmetic."""
 
-from __future__ import annotations
-
 import math
 from fractions import Fraction
-from typing import Any
 
 import numpy as np
 import pytest
@@ -19,7 +16,7 @@ from refusals import refuses
 KERNEL = ReferenceKernel()
 
 
-def within(computed: float, values: Any, order: int) -> bool:
+def within(computed, values, order):
     """|N' - N| <= NORM_ERROR N in exact arithmetic (squares compared for L2)."""
     total = sum(abs(Fraction(v)) ** order for v in values.tolist())
     slack = Fraction(NORM_ERROR)
@@ -30,14 +27,14 @@ def within(computed: float, values: Any, order: int) -> bool:
 
 @pytest.mark.parametrize("order", [1, 2])
 @pytest.mark.parametrize("magnitude", [1.0, 1e-170, 1e170, 1e300, 1e-290])
-def test_the_error_bound(order: Any, magnitude: float) -> None:
+def test_the_error_bound(order, magnitude):
     rng = np.random.default_rng(3)
     for size in (1, 2, 255, 4096, 4097, 9000):
         values = rng.standard_t(2, size=size) * magnitude
         assert within(KERNEL.norm(values, order), values, order)
 
 
-def test_round_numbers() -> None:
+def test_round_numbers():
     assert KERNEL.norm(np.array([3.0, -4.0]), 2) == 5.0
     assert KERNEL.norm(np.array([3.0, -4.0], np.float16), 1) == 7.0
     assert KERNEL.norm(np.zeros(10), 2) == 0.0
@@ -46,13 +43,13 @@ def test_round_numbers() -> None:
     assert KERNEL.norm(np.full(4, 5e-324), 2) == 2.0**-1020
 
 
-def test_a_norm_beyond_doubles_is_refused() -> None:
+def test_a_norm_beyond_doubles_is_refused():
     with refuses("norm of the update"):
         KERNEL.norm(np.full(2, 1.7e308), 2)
 
 
 @given(st.floats(0.0, 1e300), st.floats(1e-300, 1e300))
-def test_the_factor_keeps_the_true_norm_inside(norm: float, radius: float) -> None:
+def test_the_factor_keeps_the_true_norm_inside(norm, radius):
     factor = clip_factor(norm, radius)
     largest = Fraction(norm) / (1 - Fraction(NORM_ERROR))
     assert 0.0 <= factor <= 1.0
@@ -66,13 +63,13 @@ def test_the_factor_keeps_the_true_norm_inside(norm: float, radius: float) -> No
 @pytest.mark.parametrize(
     ("norm", "radius"), [(math.nan, 1.0), (math.inf, 1.0), (-1.0, 1.0), (1.0, 0.0), (1.0, math.nan)]
 )
-def test_nonsense_is_refused(norm: float, radius: float) -> None:
+def test_nonsense_is_refused(norm, radius):
     with pytest.raises(InvalidParameter):
         clip_factor(norm, radius)
 
 
 @pytest.mark.parametrize("order", [1, 2])
-def test_a_second_look_passes_what_did_not_change_and_bounds_what_did(order: int) -> None:
+def test_a_second_look_passes_what_did_not_change_and_bounds_what_did(order):
     """With exact fractions: a sum within LOOK_ERROR of the truth passes, and one at the limit is
     inside the ball.
     """
@@ -95,14 +92,14 @@ def test_a_second_look_passes_what_did_not_change_and_bounds_what_did(order: int
                 clip.check(bad)
 
 
-def test_no_second_look_where_squares_leave_the_range() -> None:
+def test_no_second_look_where_squares_leave_the_range():
     assert Clip.of(1e300, 1.0, 2).limit is None
     assert Clip.of(1e-300, 1e-301, 2).limit is None
     assert Clip.of(1e308, 1e-308, 2).factor == 0.0
     assert Clip.of(0.0, 1.0, 2).limit is not None
 
 
-def test_tensors_are_read_where_they_are() -> None:
+def test_tensors_are_read_where_they_are():
     torch = pytest.importorskip("torch")
     values = torch.tensor([1.5, -2.0, 0.25, 7.0], requires_grad=True)
     flat = Flat.of(values)

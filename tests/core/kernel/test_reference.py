@@ -1,9 +1,6 @@
 """The reference kernel against the definition, written once more in plain Python."""
 
-from __future__ import annotations
-
 import math
-from typing import Any
 
 import numpy as np
 
@@ -12,15 +9,13 @@ from quietbit.kernel.reference import exact_codes, thresholds
 from quietbit.kernel.sampler import Gain, Sampler
 
 
-def codes_of(
-    sampler: Sampler, inputs: Any, primary: Any, ties: Any = 0, factor: float = 1.0
-) -> Any:
+def codes_of(sampler, inputs, primary, ties=0, factor=1.0):
     words = [np.full(inputs.size, part).astype(np.uint64) for part in (primary, ties)]
     gain = Gain.of(factor, sampler.scale)
     return exact_codes(sampler, inputs, gain, words[0].astype(np.uint16), words[1])
 
 
-def test_codes_follow_the_definition() -> None:
+def test_codes_follow_the_definition():
     design = make_design(4, 2, 3.0)
     sampler = Sampler.from_design(design, 0.4, -0.2, 1.2)
     rng = np.random.default_rng(0)
@@ -36,7 +31,7 @@ def test_codes_follow_the_definition() -> None:
         assert code == sum(word / 65536 >= edge for edge in edges)
 
 
-def test_a_code_is_the_number_of_thresholds_that_its_word_reaches() -> None:
+def test_a_code_is_the_number_of_thresholds_that_its_word_reaches():
     """In whole numbers of 64 bits, with words at the thresholds themselves and next to them."""
     sampler = make_sampler(5, 3, 3.0)
     inputs = np.random.default_rng(3).normal(size=300)
@@ -48,7 +43,7 @@ def test_a_code_is_the_number_of_thresholds_that_its_word_reaches() -> None:
     np.testing.assert_array_equal(codes, (words[:, None] >= edges).sum(axis=1))
 
 
-def test_extreme_words_give_extreme_codes_and_only_48_tie_bits_count() -> None:
+def test_extreme_words_give_extreme_codes_and_only_48_tie_bits_count():
     sampler, inputs = make_sampler(2, 3, 2.0), np.linspace(-3, 3, 50)
     assert not codes_of(sampler, inputs, 0).any()
     assert (codes_of(sampler, inputs, 2**16 - 1, np.uint64(2**48 - 1)) == 7).all()

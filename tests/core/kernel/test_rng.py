@@ -1,18 +1,15 @@
 """Words: those of published ciphers, addressed by coordinate, and none of them used twice."""
 
-from __future__ import annotations
-
 import multiprocessing
 import warnings
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
 
 import numpy as np
 import pytest
 
 from core.kernel.makers import FixedKey
 from quietbit.kernel import rng as module
-from quietbit.kernel.rng import RandomBits, chacha_blocks, secure_rng, seeded_rng, start_state
+from quietbit.kernel.rng import chacha_blocks, secure_rng, seeded_rng, start_state
 from refusals import refuses
 
 every_source = pytest.mark.parametrize(
@@ -42,25 +39,25 @@ PUBLISHED = {
 }
 
 
-def keystream(state: Any, blocks: int, rounds: int = 20) -> bytes:
+def keystream(state, blocks, rounds=20):
     return chacha_blocks(state, np.arange(blocks), rounds).T.astype("<u4").tobytes()
 
 
 @pytest.mark.parametrize("name", PUBLISHED)
-def test_published_keystreams(name: str) -> None:
+def test_published_keystreams(name):
     rounds, key, nonce, text = PUBLISHED[name]
     state = start_state(bytes.fromhex(key), bytes.fromhex(nonce))
     assert keystream(state, 1, rounds).hex().startswith(text)
 
 
-def test_keys_of_256_bits_are_those_of_another_implementation() -> None:
+def test_keys_of_256_bits_are_those_of_another_implementation():
     ciphers = pytest.importorskip("cryptography.hazmat.primitives.ciphers")
     key, nonce = bytes(range(7, 39)), bytes(range(8))
     cipher = ciphers.Cipher(ciphers.algorithms.ChaCha20(key, bytes(8) + nonce), None)
     assert keystream(start_state(key, nonce), 40) == cipher.encryptor().update(bytes(64 * 40))
 
 
-def test_blocks_are_counted_in_64_bits() -> None:
+def test_blocks_are_counted_in_64_bits():
     first, second = start_state(bytes(16)), start_state(bytes(16))
     first[12] = 0xFFFFFFFE
     second[13] = 1
@@ -71,13 +68,13 @@ def test_blocks_are_counted_in_64_bits() -> None:
 
 
 @every_source
-def test_words_are_addressed_by_coordinate(source: Any) -> None:
+def test_words_are_addressed_by_coordinate(source):
     """Threads that read at the same time see the same words."""
     block = source().draw(20_001)
     primary, ties = block.primary(0, 20_001), block.ties(np.arange(20_001))
     stream = block.uniform64(1, 0, 20_001)
 
-    def read(start: int, count: int) -> bool:
+    def read(start, count):
         some = slice(start, start + count)
         backwards = np.arange(20_001)[some][::-1]
         return (
@@ -93,7 +90,7 @@ def test_words_are_addressed_by_coordinate(source: Any) -> None:
 
 
 @every_source
-def test_no_word_is_used_twice(source: Any) -> None:
+def test_no_word_is_used_twice(source):
     """Not by two coordinates, two streams or two draws. Pairs of neighbouring primary words are
     the 32-bit words: with 8,192 of them, about 0.008 repeats are expected.
     """
@@ -108,9 +105,7 @@ def test_no_word_is_used_twice(source: Any) -> None:
 
 
 @pytest.mark.parametrize("stream", [0, 1, 64, 2**24, 2**32])
-def test_a_stream_is_chacha_with_its_number_as_nonce(
-    monkeypatch: pytest.MonkeyPatch, stream: int
-) -> None:
+def test_a_stream_is_chacha_with_its_number_as_nonce(monkeypatch, stream):
     """With the C library and without; mechanisms that try again ask for streams far beyond 64."""
     block = FixedKey().draw(10)
     state = start_state(np.array(block.key, "<u4").tobytes(), (2 + stream).to_bytes(8, "little"))
@@ -123,7 +118,7 @@ def test_a_stream_is_chacha_with_its_number_as_nonce(
 
 
 @every_source
-def test_reading_outside_a_draw_is_refused(source: Any) -> None:
+def test_reading_outside_a_draw_is_refused(source):
     block = source().draw(10)
     for start, count in ((-1, 2), (0, 11), (11, 0), (5, -1)):
         with refuses("range of coordinates"):
@@ -138,16 +133,16 @@ def test_reading_outside_a_draw_is_refused(source: Any) -> None:
         block.uniform64(0, 2**61, 1)
 
 
-def test_draws_and_seeds_are_whole_numbers() -> None:
+def test_draws_and_seeds_are_whole_numbers():
     with refuses("count"):
         secure_rng().draw(-1)
     for bad in (-1, 0.5, True, "3", None):
         with refuses("seed"):
-            seeded_rng(bad)  # type: ignore[arg-type]
+            seeded_rng(bad)
 
 
-def test_seeds_reproduce_and_differ() -> None:
-    def read(seed: int) -> bytes:
+def test_seeds_reproduce_and_differ():
+    def read(seed):
         rng = seeded_rng(seed)
         rng.draw(5)
         block = rng.draw(50)
@@ -159,18 +154,18 @@ def test_seeds_reproduce_and_differ() -> None:
     assert len({read(seed) for seed in seeds}) == len(seeds)
 
 
-def test_a_repr_says_whether_words_are_private_and_leaks_no_key() -> None:
+def test_a_repr_says_whether_words_are_private_and_leaks_no_key():
     assert "NOT private" in repr(seeded_rng(3))
     assert repr(secure_rng()) == "secure_rng()"
-    block: Any = secure_rng().draw(3)
+    block = secure_rng().draw(3)
     assert str(block.key[0]) not in repr(block)
 
 
-def _draw_into(rng: RandomBits, pipe: Any) -> None:
+def _draw_into(rng, pipe):
     pipe.send_bytes(rng.draw(64).primary(0, 64).tobytes())
 
 
-def test_a_fork_does_not_repeat_words() -> None:
+def test_a_fork_does_not_repeat_words():
     """Nor do two children of the same process."""
     rng, context = secure_rng(), multiprocessing.get_context("fork")
     rng.draw(64)

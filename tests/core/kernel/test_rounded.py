@@ -1,10 +1,7 @@
 """Noise on a grid: decided as the real number would be, however close an edge is."""
 
-from __future__ import annotations
-
 import math
 from fractions import Fraction
-from typing import Any
 
 import mpmath
 import numpy as np
@@ -23,7 +20,7 @@ every_law = pytest.mark.parametrize("law", NoiseLaw)
 
 
 @pytest.fixture(params=["reference", "cpu"])
-def kernel(request: pytest.FixtureRequest) -> Any:
+def kernel(request):
     return select(request.param)
 
 
@@ -32,22 +29,22 @@ class Streams:
     seed's.
     """
 
-    def __init__(self, *words: int) -> None:
+    def __init__(self, *words):
         self.words, self.rest = words, seeded_rng(0).draw(1)
 
-    def uniform64(self, stream: int, start: int, count: int) -> Any:
+    def uniform64(self, stream, start, count):
         if stream >= len(self.words):
             return self.rest.uniform64(stream, start, count)
         return np.full(count, self.words[stream], np.uint64)
 
 
-def noisy(kernel: Any, value: float, unit: float, law: NoiseLaw, *words: int) -> float:
+def noisy(kernel, value, unit, law, *words):
     """One number with the noise of these words."""
     found = kernel.rounded_noise(np.array([value]), unit, law, Streams(*words), 0)
     return float(found[0])
 
 
-def tail(law: NoiseLaw, size: Any) -> Any:
+def tail(law, size):
     """The probability that noise of unit size is beyond a magnitude, on one side."""
     if law is NoiseLaw.NORMAL:
         return mpmath.erfc(size / mpmath.sqrt(2)) / 2
@@ -55,7 +52,7 @@ def tail(law: NoiseLaw, size: Any) -> Any:
 
 
 @every_law
-def test_fast_and_slow_ways_agree(law: NoiseLaw) -> None:
+def test_fast_and_slow_ways_agree(law):
     block, rng = seeded_rng(5).draw(1), np.random.default_rng(1)
     values = rng.normal(size=200) * 10.0 ** rng.uniform(-3, 5, 200)
     found = ReferenceKernel().rounded_noise(values, UNIT, law, block, 7)
@@ -67,9 +64,7 @@ def test_fast_and_slow_ways_agree(law: NoiseLaw) -> None:
 @pytest.mark.parametrize("value", [0.0, 0.7, -123.456])
 @pytest.mark.parametrize("step", [1, -20_000, 300_000])
 @pytest.mark.parametrize("beyond", [1, -1])
-def test_an_edge_inside_the_cell_is_decided_by_the_next_words(
-    kernel: Any, law: NoiseLaw, value: float, step: int, beyond: int
-) -> None:
+def test_an_edge_inside_the_cell_is_decided_by_the_next_words(kernel, law, value, step, beyond):
     """Words aimed at an edge to 2^-127: one more or less in the second word is one side or the
     other.
     """
@@ -93,9 +88,7 @@ def test_an_edge_inside_the_cell_is_decided_by_the_next_words(
 @pytest.mark.parametrize(
     ("law", "low", "high"), [(NoiseLaw.NORMAL, 72.0, 74.0), (NoiseLaw.LAPLACE, 2600.0, 2750.0)]
 )
-def test_words_without_an_end_are_settled(
-    kernel: Any, monkeypatch: pytest.MonkeyPatch, law: NoiseLaw, low: float, high: float
-) -> None:
+def test_words_without_an_end_are_settled(kernel, monkeypatch, law, low, high):
     """All bits zero is the farthest tail, and no number of them says how far; a broken source
     does not hang.
     """
@@ -109,7 +102,7 @@ def test_words_without_an_end_are_settled(
 @every_law
 @pytest.mark.parametrize("size", [0.0, 0.3, 2.0, 9.0, 18.7, 25.0, 40.0])
 @pytest.mark.parametrize("length", [2, 3, 5, 21])
-def test_tails_are_bounded_at_any_length(law: NoiseLaw, size: float, length: int) -> None:
+def test_tails_are_bounded_at_any_length(law, size, length):
     with mpmath.workdps(900):
         ends = rounded._tail(Fraction(size), length, law)
         low, high = (mpmath.mpf(end.numerator) / end.denominator for end in ends)
@@ -121,9 +114,7 @@ def test_tails_are_bounded_at_any_length(law: NoiseLaw, size: float, length: int
     ("law", "unit", "farthest"),
     [(NoiseLaw.NORMAL, 0.066, 9.25), (NoiseLaw.LAPLACE, 1 / 800, 44.75)],
 )
-def test_no_mass_is_without_a_counterpart(
-    kernel: Any, law: NoiseLaw, unit: float, farthest: float
-) -> None:
+def test_no_mass_is_without_a_counterpart(kernel, law, unit, farthest):
     """Little noise: whatever an update can become, its neighbour, one clip away, can become too,
     from some words.
 
@@ -146,12 +137,12 @@ def test_no_mass_is_without_a_counterpart(
 
 
 @pytest.mark.parametrize("value", [0.0, 1.0])
-def test_what_floats_reveal_is_gone(kernel: Any, value: float) -> None:
+def test_what_floats_reveal_is_gone(kernel, value):
     """Mironov's attack: a float sum has low digits that some updates cannot make; a multiple of
     the grid has none.
     """
 
-    def multiples(outputs: Any) -> float:
+    def multiples(outputs):
         return float(np.mean(outputs / grid_of(1.0) == np.rint(outputs / grid_of(1.0))))
 
     # The attack can succeed.
@@ -160,7 +151,7 @@ def test_what_floats_reveal_is_gone(kernel: Any, value: float) -> None:
     assert multiples(kernel.rounded_noise(*given, 0)) == 1
 
 
-def test_grids() -> None:
+def test_grids():
     for unit in (1e-6, 0.7, 1.0, 3.0, 1e7):
         assert 2.0**-17 * unit < grid_of(unit) <= 2.0**-16 * unit
         assert math.frexp(grid_of(unit))[0] == 0.5

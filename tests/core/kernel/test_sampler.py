@@ -1,9 +1,6 @@
 """The sampler's tables and the primitives of its law, against rational and 60-digit arithmetic."""
 
-from __future__ import annotations
-
 from fractions import Fraction
-from typing import Any
 
 import mpmath
 import numpy as np
@@ -23,14 +20,14 @@ MODERATE = st.floats(-(2.0**80), 2.0**80).filter(lambda v: v == 0 or abs(v) > 2.
 
 
 @given(MODERATE, MODERATE)
-def test_sums_and_products_lose_nothing(a: float, b: float) -> None:
+def test_sums_and_products_lose_nothing(a, b):
     high, low = law.two_sum(a, b)
     assert Fraction(high) + Fraction(low) == Fraction(a) + Fraction(b)
     high, low = law.two_product(a, b)
     assert Fraction(high) + Fraction(low) == Fraction(a) * Fraction(b)
 
 
-def test_constants() -> None:
+def test_constants():
     with mpmath.workdps(60):
         log2 = mpmath.log(2)
         stored = mpmath.mpf(law.LOG2_HIGH) + mpmath.mpf(law.LOG2_LOW)
@@ -42,7 +39,7 @@ def test_constants() -> None:
     assert not law.POWERS.flags.writeable
 
 
-def test_the_exponential_is_within_four_units() -> None:
+def test_the_exponential_is_within_four_units():
     rng = np.random.default_rng(0)
     points = np.append(rng.uniform(-700, 0, 3000), -(10.0 ** rng.uniform(-20, 2.8, 3000)))
     points[:2] = 0.0, -700.0
@@ -56,7 +53,7 @@ def test_the_exponential_is_within_four_units() -> None:
 
 
 @given(st.floats(2.0**-1074, 1.0), st.floats(2.0**-500, 2.0**500))
-def test_a_gain_is_the_product_in_two_doubles(factor: float, scale: float) -> None:
+def test_a_gain_is_the_product_in_two_doubles(factor, scale):
     first, second, high, low = map(Fraction, Gain.of(factor, scale))
     exact = Fraction(factor) * Fraction(scale)
     assert 1 <= high <= 2
@@ -64,7 +61,7 @@ def test_a_gain_is_the_product_in_two_doubles(factor: float, scale: float) -> No
 
 
 @given(st.floats(-1e6, 1e6), st.floats(-400.0, 400.0), st.floats(-1e6, 1e6))
-def test_log_weights_keep_a_hundred_bits(base: float, t: float, slope: float) -> None:
+def test_log_weights_keep_a_hundred_bits(base, t, slope):
     tails = (base * 1e-17, slope * 1e-17, t * 1e-17)
     high, low = law.log_weight(base, tails[0], slope, tails[1], t, tails[2])
     exact = Fraction(base) + Fraction(tails[0])
@@ -74,7 +71,7 @@ def test_log_weights_keep_a_hundred_bits(base: float, t: float, slope: float) ->
     assert lost <= size * Fraction(1, 2**98) + Fraction(1, 2**1000)
 
 
-def exact_law(design: Design, sampler: Sampler, value: float, factor: float) -> list[Any]:
+def exact_law(design, sampler, value, factor):
     """Probabilities by interpolating logarithms of the design, straight from the paper's
     definition.
     """
@@ -89,7 +86,7 @@ def exact_law(design: Design, sampler: Sampler, value: float, factor: float) -> 
     return [weight / sum(weights) for weight in weights]
 
 
-def steep_design() -> Design:
+def steep_design():
     """Neighbouring rows that have nothing in common: slopes in the ten thousands."""
     rng = np.random.default_rng(4)
     one = 1 / (1 + np.exp(15 * rng.normal(size=1000)))
@@ -110,9 +107,7 @@ def steep_design() -> Design:
         (steep_design(), 0.0, 1.0),
     ],
 )
-def test_probabilities_are_within_the_sampling_error(
-    design: Design, low: float, high: float
-) -> None:
+def test_probabilities_are_within_the_sampling_error(design, low, high):
     sampler = Sampler.from_design(design, 0.7, low, high)
     rng = np.random.default_rng(1)
     few = design.alphabet.size > 16  # 256 symbols take sixty digits each
@@ -135,7 +130,7 @@ def test_probabilities_are_within_the_sampling_error(
     assert worst < 2.0**-50  # the proof allows 21 units; what is reached is a few
 
 
-def test_tables_are_pairs_and_read_only() -> None:
+def test_tables_are_pairs_and_read_only():
     sampler = make_sampler(5, 3, 4.0)
     assert sampler.base.shape == sampler.slope_tail.shape == (4, 8)
     assert np.all(np.abs(sampler.base_tail) <= 2.0**-53 * np.abs(sampler.base))
@@ -161,6 +156,6 @@ def test_tables_are_pairs_and_read_only() -> None:
         ({"bits": 9}, "bits"),
     ],
 )
-def test_hypotheses_are_checked(change: dict[str, Any], name: str) -> None:
+def test_hypotheses_are_checked(change, name):
     with refuses(name):
         evolve(make_sampler(3, 1, 1.0), **change)

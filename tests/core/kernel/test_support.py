@@ -1,14 +1,11 @@
 """Choosing kernels by name, what is missing for each, and sizes that all share."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
@@ -20,7 +17,7 @@ from quietbit.kernel.select import GPU_KERNELS, KERNELS, default_kernel, select
 from refusals import refuses
 
 
-def test_sizes() -> None:
+def test_sizes():
     assert [packed_size(1, d) for d in (0, 1, 8, 9)] == [0, 1, 1, 2]
     assert packed_size(16, 10**9) == 2 * 10**9
     for bits, dimension in ((0, 1), (17, 1), (1, -1), (1, 2**60), (True, 3)):
@@ -28,7 +25,7 @@ def test_sizes() -> None:
             packed_size(bits, dimension)
 
 
-def test_kernels_are_chosen_by_name() -> None:
+def test_kernels_are_chosen_by_name():
     for name in KERNELS:
         assert select(name).name == name
     assert default_kernel(threads=2).name == "cpu"
@@ -44,12 +41,12 @@ def test_kernels_are_chosen_by_name() -> None:
         *(("threads", "cpu", threads) for threads in (0, -1, 1.5, True, "2")),
     ],
 )
-def test_unknown_names_and_threads_are_refused(name: str, kernel: Any, threads: Any) -> None:
+def test_unknown_names_and_threads_are_refused(name, kernel, threads):
     with refuses(name):
         select(kernel, threads=threads)
 
 
-def test_without_a_compiler_numpy_serves_and_says_so_once(tmp_path: Path) -> None:
+def test_without_a_compiler_numpy_serves_and_says_so_once(tmp_path):
     """A copy of the package without its library, and a path without a compiler."""
     package = tmp_path / "quietbit"
     shutil.copytree(
@@ -74,13 +71,13 @@ def test_without_a_compiler_numpy_serves_and_says_so_once(tmp_path: Path) -> Non
     assert "python -m quietbit.kernel.c" in run.stderr
 
 
-def test_every_kernel_is_listed_and_the_reference_always_runs() -> None:
+def test_every_kernel_is_listed_and_the_reference_always_runs():
     found = support.kernel_support()
     assert tuple(found) == KERNELS + GPU_KERNELS
     assert not found["reference"]
 
 
-def test_a_missing_package_is_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_package_is_the_reason(monkeypatch):
     monkeypatch.setitem(sys.modules, "triton", SimpleNamespace())
     monkeypatch.setitem(sys.modules, "torch", None)
     assert "pip install '.[torch]' in a checkout" in support.kernel_support()["triton"]
@@ -88,7 +85,7 @@ def test_a_missing_package_is_the_reason(monkeypatch: pytest.MonkeyPatch) -> Non
     assert "pip install '.[gpu]' in a checkout" in support.kernel_support()["triton"]
 
 
-def test_gpu_support_names_the_device_or_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gpu_support_names_the_device_or_the_reason(monkeypatch):
     cuda = SimpleNamespace(
         is_available=lambda: True,
         get_device_properties=lambda _: SimpleNamespace(name="a GPU", total_memory=80e9),

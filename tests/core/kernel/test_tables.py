@@ -1,9 +1,5 @@
 """What a device decides in float32 is what the exact thresholds decide, within the stated margins."""
 
-from __future__ import annotations
-
-from typing import Any
-
 import numpy as np
 import pytest
 
@@ -34,7 +30,7 @@ SAMPLERS = {
 every_sampler = pytest.mark.parametrize("sampler", SAMPLERS.values(), ids=SAMPLERS)
 
 
-def points(sampler: Sampler, beyond: float = 0.0) -> Any:
+def points(sampler, beyond=0.0):
     """Places in the range, and as far beyond it as is asked; and what 65,536 words decide there."""
     low, high = sampler.t_range
     t = np.random.default_rng(0).uniform(low - beyond, high + beyond, 20_000)
@@ -42,7 +38,7 @@ def points(sampler: Sampler, beyond: float = 0.0) -> Any:
     return t, scaled_cumulative(sampler, np.clip(t.astype(np.float64), low, high))
 
 
-def cells_of(sampler: Sampler) -> Any:
+def cells_of(sampler):
     """The table, the place of every point in it, and the exact thresholds."""
     t, exact = points(sampler)
     table = cell_table(sampler)
@@ -51,7 +47,7 @@ def cells_of(sampler: Sampler) -> Any:
 
 
 @every_sampler
-def test_lines_miss_by_less_than_the_margin(sampler: Sampler) -> None:
+def test_lines_miss_by_less_than_the_margin(sampler):
     table, place, exact = cells_of(sampler)
     cell = place.astype(np.int64)
     assert 0 <= cell.min() <= cell.max() < len(table.start)
@@ -61,7 +57,7 @@ def test_lines_miss_by_less_than_the_margin(sampler: Sampler) -> None:
 
 
 @every_sampler
-def test_the_look_up_answers_only_when_every_word_agrees(sampler: Sampler) -> None:
+def test_the_look_up_answers_only_when_every_word_agrees(sampler):
     table, place, exact = cells_of(sampler)
     words = np.random.default_rng(1).integers(0, 65536, place.size)
     least = (words[:, None] >= exact).sum(axis=1)
@@ -76,13 +72,13 @@ def test_the_look_up_answers_only_when_every_word_agrees(sampler: Sampler) -> No
     assert np.all(table.highest[where] >= most)
 
 
-def device_places(plan: Any, t: Any, low: float, high: float) -> Any:
+def device_places(plan, t, low, high):
     """The argument of a polynomial as a device computes it, every operation rounded to float32."""
     p = t * np.float32(plan.rate) + np.float32(plan.offset)
     return np.clip(p, np.float32(low), np.float32(high))
 
 
-def lines(plan: Any, t: Any) -> Any:
+def lines(plan, t):
     """G_k - 1/2 as a device computes it; NaN where it decides nothing."""
     p = device_places(plan, t, plan.lowest, plan.highest)
     cell = np.zeros(t.size, np.int64)
@@ -98,7 +94,7 @@ def lines(plan: Any, t: Any) -> Any:
 
 
 @every_sampler
-def test_the_margin_of_polynomials_holds(sampler: Sampler) -> None:
+def test_the_margin_of_polynomials_holds(sampler):
     plan = threshold_plan(sampler)
     t, exact = points(sampler, beyond=0.1)
     off = np.abs(lines(plan, t) - (exact - 0.5))
@@ -110,7 +106,7 @@ def test_the_margin_of_polynomials_holds(sampler: Sampler) -> None:
 
 
 @pytest.mark.parametrize("name", ["mild", "steeper", "a short range"])
-def test_one_bit_by_rounding(name: str) -> None:
+def test_one_bit_by_rounding(name):
     """V from float32 rounding at 2^23 lies where the docstring says, for every input tried; a CPU
     cuts it off instead.
     """
@@ -129,7 +125,7 @@ def test_one_bit_by_rounding(name: str) -> None:
         assert (exact[:, 0] <= found + plan.width + 1).all()
 
 
-def test_mild_laws_are_one_polynomial_and_steep_ones_cells() -> None:
+def test_mild_laws_are_one_polynomial_and_steep_ones_cells():
     plans = {name: threshold_plan(SAMPLERS[name]) for name in ("mild", "four bits", "too steep")}
     pieces = {name: plan.coefficients.shape[1] > 1 for name, plan in plans.items()}
     assert pieces == {"mild": False, "four bits": False, "too steep": True}
@@ -137,7 +133,7 @@ def test_mild_laws_are_one_polynomial_and_steep_ones_cells() -> None:
         plans["mild"].coefficients[0] = 0
 
 
-def test_one_bit_is_rounded_where_that_can_decide_it() -> None:
+def test_one_bit_is_rounded_where_that_can_decide_it():
     found = {
         name for name, sampler in SAMPLERS.items() if threshold_plan(sampler).lowered is not None
     }
@@ -147,7 +143,7 @@ def test_one_bit_is_rounded_where_that_can_decide_it() -> None:
 
 @pytest.mark.parametrize("beta", [1e-2, 1e-3, 1e-6])
 @pytest.mark.parametrize("levels", [3, 5])
-def test_a_kink_inside_a_short_range_needs_no_polynomial(levels: int, beta: float) -> None:
+def test_a_kink_inside_a_short_range_needs_no_polynomial(levels, beta):
     """High powers of a short reach have coefficients that float32 cannot hold: cells serve, and
     codes are right.
     """

@@ -3,10 +3,7 @@
 That it stays the same for ever is what golden payloads say.
 """
 
-from __future__ import annotations
-
 import math
-from typing import Any
 
 import numpy as np
 import pytest
@@ -26,7 +23,7 @@ KERNEL = ReferenceKernel()
 KINDS = (np.float32, np.float64)
 
 
-def random(size: int, kind: Any = np.float64) -> Any:
+def random(size, kind=np.float64):
     values = np.random.default_rng(size).normal(size=size)
     values[::5] = 0.0
     return values.astype(kind)
@@ -34,14 +31,14 @@ def random(size: int, kind: Any = np.float64) -> Any:
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("power", [0, 1, 2, 3, 7, 8])
-def test_the_transform_is_the_matrix_product(kind: Any, power: int) -> None:
+def test_the_transform_is_the_matrix_product(kind, power):
     vector = random(1 << power, kind)
     expected = matrix(1 << power) @ vector.astype(np.float64) / math.sqrt(1 << power)
     np.testing.assert_allclose(hadamard(vector), expected, atol=64 * np.finfo(kind).eps)
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_twice_is_the_identity_and_the_stated_error_holds(kind: Any) -> None:
+def test_twice_is_the_identity_and_the_stated_error_holds(kind):
     size = 1 << 13
     vector = random(size, kind)
     once = KERNEL.rotate(vector, 3, kind=kind)
@@ -53,7 +50,7 @@ def test_twice_is_the_identity_and_the_stated_error_holds(kind: Any) -> None:
 
 @pytest.mark.parametrize("size", [1, 2, 3, 31, 33, 64, 100, 4096, 4097, 9000])
 @pytest.mark.parametrize("divisor", [1, 4, 64])
-def test_blocks_are_rotated_without_padding(size: int, divisor: int) -> None:
+def test_blocks_are_rotated_without_padding(size, divisor):
     """A product of orthonormal maps: written out block by block, undone by the transposes in
     reverse order.
     """
@@ -71,14 +68,14 @@ def test_blocks_are_rotated_without_padding(size: int, divisor: int) -> None:
     np.testing.assert_allclose(KERNEL.rotate_back(found, 11, block), vector, atol=1e-13)
 
 
-def test_sizes_and_seeds_are_whole_numbers() -> None:
+def test_sizes_and_seeds_are_whole_numbers():
     with refuses("seed"):
         signs(4, -1)
     with refuses("dimension"):
         padded_size(0)
 
 
-def test_an_update_is_scaled_in_doubles_and_rounded_once() -> None:
+def test_an_update_is_scaled_in_doubles_and_rounded_once():
     whole = random(3000)
     parts = [whole[:1001].astype(np.float16), whole[1001:].reshape(-1, 1)]
     exact = np.concatenate([parts[0].astype(np.float64), whole[1001:]]) * 0.37

@@ -4,10 +4,7 @@ It runs in Triton's interpreter, or on a GPU where there is one; `laws/test_kern
 operations with the reference.
 """
 
-from __future__ import annotations
-
 from importlib.util import find_spec
-from typing import Any
 
 import numpy as np
 import pytest
@@ -43,11 +40,11 @@ KINDS = [torch.float16, torch.bfloat16, torch.float32, torch.float64]
 
 
 @pytest.fixture(scope="module")
-def kernel() -> Any:
+def kernel():
     return select("triton")
 
 
-def test_a_tensor_takes_the_payload(kernel: Any) -> None:
+def test_a_tensor_takes_the_payload(kernel):
     inputs = update(2051, 1)
     expected = clipped(REFERENCE, ONE_BIT, inputs, source="a key")
     larger = torch.full((len(expected) + 1,), 0xAA, dtype=torch.uint8, device=DEVICE)
@@ -57,7 +54,7 @@ def test_a_tensor_takes_the_payload(kernel: Any) -> None:
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, 1e39])
-def test_tensors_are_refused_before_a_word_is_drawn(kernel: Any, bad: float) -> None:
+def test_tensors_are_refused_before_a_word_is_drawn(kernel, bad):
     rng, inputs = GivenWords(np.zeros(5003), np.zeros(5003)), torch.ones(5003, dtype=torch.float64)
     inputs[17] = bad
     out = torch.full((packed_size(1, 5003),), 0xAA, dtype=torch.uint8)
@@ -74,7 +71,7 @@ def test_tensors_are_refused_before_a_word_is_drawn(kernel: Any, bad: float) -> 
 
 
 @pytest.mark.parametrize("kind", [pytest.param(KINDS[0], marks=SLOW), *KINDS[1:]])
-def test_tensors_of_every_type_and_in_pieces(kernel: Any, kind: Any) -> None:
+def test_tensors_of_every_type_and_in_pieces(kernel, kind):
     inputs = torch.tensor(update(5001, 22, np.float64)).to(kind)
     pieces = [inputs[:4097], inputs[:0], inputs[4097:4501], inputs[4501:].reshape(50, 10)]
     same = [piece.double().numpy() for piece in pieces]
@@ -82,7 +79,7 @@ def test_tensors_of_every_type_and_in_pieces(kernel: Any, kind: Any) -> None:
     assert norms(inputs)(kernel) == norms(inputs.double().numpy())(REFERENCE)
 
 
-def test_norms_of_many_blocks_are_exact(kernel: Any) -> None:
+def test_norms_of_many_blocks_are_exact(kernel):
     """More than 64 blocks go through limbs; spread too wide, they come back whole."""
     wide = update(66 * 4096 + 5, 11, np.float64)
     assert kernel.norm(wide, 2) == REFERENCE.norm(wide, 2)
@@ -95,10 +92,10 @@ def test_norms_of_many_blocks_are_exact(kernel: Any) -> None:
 class Meddler(FixedKey):
     """Writes to a tensor when the key is drawn: after the norm, before the codes."""
 
-    def __init__(self, meddle: Any) -> None:
+    def __init__(self, meddle):
         self.meddle = meddle
 
-    def draw(self, count: int) -> Any:
+    def draw(self, count):
         self.meddle()
         return super().draw(count)
 
@@ -107,9 +104,7 @@ class Meddler(FixedKey):
     ("sampler", "block", "value", "at"),
     pairs([ONE_BIT, TWO_BITS, STEEP], [None, 4096], [50.0, np.nan, np.inf], [0, 4500, -1]),
 )
-def test_a_tensor_that_changes_between_the_looks_is_wiped(
-    kernel: Any, sampler: Any, block: Any, value: float, at: int
-) -> None:
+def test_a_tensor_that_changes_between_the_looks_is_wiped(kernel, sampler, block, value, at):
     inputs = torch.tensor(update(8192, 23), device=DEVICE)
     inputs[at] = 0.0
     out = torch.full((packed_size(sampler.bits, 8192),), 0xAA, dtype=torch.uint8, device=DEVICE)
@@ -123,9 +118,7 @@ def test_a_tensor_that_changes_between_the_looks_is_wiped(
 
 
 @pytest.mark.parametrize("source", ["a key", "a seed"])
-def test_a_list_that_overflows_means_everything_is_done_again(
-    kernel: Any, monkeypatch: pytest.MonkeyPatch, source: str
-) -> None:
+def test_a_list_that_overflows_means_everything_is_done_again(kernel, monkeypatch, source):
     """Every row counts once in the second look, also when it comes twice."""
     monkeypatch.setattr(host, "ROOM", 3)
     inputs = 300.0 * update(1003, 26)
@@ -142,7 +135,7 @@ def test_a_list_that_overflows_means_everything_is_done_again(
 
 @pytest.mark.parametrize("source", [pytest.param("a key", marks=SLOW), "a seed"])
 @pytest.mark.parametrize("size", [pytest.param(8192, marks=SLOW), 9003])
-def test_rotated_codes_are_those_of_the_reference(kernel: Any, source: str, size: int) -> None:
+def test_rotated_codes_are_those_of_the_reference(kernel, source, size):
     """Whole blocks of 4,096 go through registers, the last two by way of memory; listed rows
     keep their values.
     """
@@ -153,9 +146,7 @@ def test_rotated_codes_are_those_of_the_reference(kernel: Any, source: str, size
 
 
 @pytest.mark.parametrize("source", ["a seed", pytest.param("a key", marks=SLOW)])
-def test_a_list_of_rotated_rows_that_overflows_means_another_way(
-    kernel: Any, monkeypatch: pytest.MonkeyPatch, source: str
-) -> None:
+def test_a_list_of_rotated_rows_that_overflows_means_another_way(kernel, monkeypatch, source):
     monkeypatch.setattr(host, "ROOM", -26)  # one row is left
     found, real = [], host._passes
     monkeypatch.setattr(
@@ -167,14 +158,14 @@ def test_a_list_of_rotated_rows_that_overflows_means_another_way(
     assert found[0] is None
 
 
-def test_counting_more_payloads_than_planes_hold(kernel: Any) -> None:
+def test_counting_more_payloads_than_planes_hold(kernel):
     rows = np.full((300, 5), 0xFF, np.uint8)
     total = np.zeros(40, np.int32)
     kernel.accumulate(rows, 1, np.array([0, 1]), total)
     assert (total == 300).all()
 
 
-def test_a_missing_gpu_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_gpu_is_one_sentence(monkeypatch):
     import triton  # after `interpret`
 
     monkeypatch.setattr(triton.knobs.runtime, "interpret", False)

@@ -4,12 +4,9 @@ Triton runs on a GPU, or in its interpreter, which takes a thousand times as lon
 and most of the others at night. Its own tests are in `kernel/test_triton.py`.
 """
 
-from __future__ import annotations
-
 from functools import cache, partial
 from importlib.util import find_spec
 from itertools import product
-from typing import Any
 
 import numpy as np
 import pytest
@@ -75,7 +72,7 @@ if find_spec("triton") is not None and find_spec("torch") is not None:
 
 
 @pytest.fixture
-def kernel(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Any:
+def kernel(request, monkeypatch):
     """A kernel by name, and how it runs: the best instruction set is the usual one."""
     name, _, how = request.param.partition(" ")
     if how == "with three threads":
@@ -95,9 +92,9 @@ every_kernel = pytest.mark.parametrize("kernel", [*FAST_KERNELS, *TRITON], indir
 fast_kernels = pytest.mark.parametrize("kernel", FAST_KERNELS, indirect=True)
 
 
-def everything() -> list[Any]:
+def everything():
     """Every kernel with every operation."""
-    found: list[Any] = list(product(CPU, OPERATIONS | LARGE))
+    found = list(product(CPU, OPERATIONS | LARGE))
     for one, name in product(TRITON, OPERATIONS):
         night = [] if FAST or name in QUICK else [pytest.mark.long]
         found.append(pytest.param(one, name, marks=night))
@@ -105,13 +102,13 @@ def everything() -> list[Any]:
 
 
 @cache
-def expected(name: str) -> bytes:
+def expected(name):
     """What the reference gives: it looks at every threshold, and is asked once for all kernels."""
     return (OPERATIONS | LARGE)[name](REFERENCE)
 
 
 @pytest.mark.parametrize(("kernel", "name"), everything(), indirect=["kernel"])
-def test_every_operation_gives_the_bits_of_the_reference(kernel: Any, name: str) -> None:
+def test_every_operation_gives_the_bits_of_the_reference(kernel, name):
     assert (OPERATIONS | LARGE)[name](kernel) == expected(name)
 
 
@@ -122,9 +119,7 @@ def test_every_operation_gives_the_bits_of_the_reference(kernel: Any, name: str)
     name=st.sampled_from(list(SAMPLERS)),
     factor=st.floats(1e-300, 1.0),
 )
-def test_any_update_is_sampled_like_the_reference(
-    values: list[float], single: bool, name: str, factor: float
-) -> None:
+def test_any_update_is_sampled_like_the_reference(values, single, name, factor):
     inputs = np.array(values)
     if single:
         inputs = np.clip(inputs, -3e38, 3e38).astype(np.float32)
@@ -139,14 +134,14 @@ def test_any_update_is_sampled_like_the_reference(
     repeat=st.integers(1, 300),
     order=st.sampled_from([1, 2]),
 )
-def test_norms_agree_to_the_last_bit(values: list[float], repeat: int, order: Any) -> None:
+def test_norms_agree_to_the_last_bit(values, repeat, order):
     inputs = np.array(values * repeat)
     assert select("cpu").norm(inputs, order) == REFERENCE.norm(inputs, order)
 
 
 @every_kernel
 @pytest.mark.parametrize("kind", [np.float16, "bfloat16"])
-def test_every_half_precision_is_widened_exactly(kernel: Any, kind: Any) -> None:
+def test_every_half_precision_is_widened_exactly(kernel, kind):
     bits = np.arange(0, 2**16, 16 if kernel.name == "triton" else 1, dtype=np.uint16)
     halves, exact = bits, (bits.astype(np.uint32) << np.uint32(16)).view(np.float32)
     if kind is np.float16:
@@ -158,7 +153,7 @@ def test_every_half_precision_is_widened_exactly(kernel: Any, kind: Any) -> None
 
 @fast_kernels
 @pytest.mark.parametrize("bits", range(1, 17))
-def test_packing(kernel: Any, bits: int) -> None:
+def test_packing(kernel, bits):
     rng = np.random.default_rng(bits)
     for size in (0, 1, 5, 8, 13, 64, 1001):
         codes = rng.integers(0, 2**bits, size=size).astype(np.uint16)
@@ -174,7 +169,7 @@ def test_packing(kernel: Any, bits: int) -> None:
     indirect=["kernel"],
 )
 @pytest.mark.parametrize("kind", [np.int32, np.int64])
-def test_counting(kernel: Any, bits: int, kind: Any) -> None:
+def test_counting(kernel, bits, kind):
     for size in (1, 13, 64, 1001, 4133):
         rng = np.random.default_rng(size)
         codes = rng.integers(0, 2**bits, size=(17, size))
@@ -191,25 +186,25 @@ LIMITS = acceptance_limits([1.0, 1.0])
 NONCES, SEEDS, TOTAL = np.zeros((2, 8), np.uint8), np.zeros((2, 16), np.uint8), np.zeros(64, int)
 
 
-def search(kernel: Any, direction: Any, edges: Any, limits: Any = LIMITS) -> Any:
+def search(kernel, direction, edges, limits=LIMITS):
     block = seeded_rng(0).draw(1)
     return kernel.search(direction, np.array(edges), limits, block, acceptance_lower=1.0)
 
 
-def sample(kernel: Any, rng: Any, kind: Any = float, out: Any = OUT) -> None:
+def sample(kernel, rng, kind=float, out=OUT):
     kernel.sample_packed(ONE_BIT, ONES.astype(kind), rng, out)
 
 
-def clip(kernel: Any, rng: Any, order: Any = 2, radius: float = 1.0, out: Any = OUT) -> None:
+def clip(kernel, rng, order=2, radius=1.0, out=OUT):
     kernel.sample_clipped(ONE_BIT, ONES, order, radius, rng, out)
 
 
-def add(kernel: Any, _: Any, nonces: Any = NONCES, seeds: Any = SEEDS, **more: Any) -> None:
+def add(kernel, _, nonces=NONCES, seeds=SEEDS, **more):
     given = {"total": TOTAL, "shift": 40} | more
     kernel.add_seeds(nonces, seeds, given["total"], count=4, shift=given["shift"])
 
 
-REFUSED: list[tuple[str, Any]] = [
+REFUSED = [
     ("type of the update", partial(sample, kind=np.int8)),
     ("type of the update", partial(sample, kind=np.int64)),
     ("type of the update", partial(sample, kind=np.bool_)),
@@ -263,9 +258,7 @@ REFUSED: list[tuple[str, Any]] = [
 
 @every_kernel
 @pytest.mark.parametrize(("name", "ask"), REFUSED)
-def test_what_has_no_meaning_is_refused_before_a_word_is_drawn(
-    kernel: Any, name: str, ask: Any
-) -> None:
+def test_what_has_no_meaning_is_refused_before_a_word_is_drawn(kernel, name, ask):
     rng = GivenWords(np.zeros(9), np.zeros(9))
     with refuses(name):
         ask(kernel, rng)
@@ -276,9 +269,7 @@ def test_what_has_no_meaning_is_refused_before_a_word_is_drawn(
 @fast_kernels
 @pytest.mark.parametrize("kind", [np.float16, np.float32, np.float64])
 @pytest.mark.parametrize(("bad", "at"), [(np.nan, 0), (np.inf, 4500), (-np.inf, -1), (np.nan, -1)])
-def test_nan_and_infinity_are_refused_before_a_word_is_drawn(
-    kernel: Any, kind: Any, bad: float, at: int
-) -> None:
+def test_nan_and_infinity_are_refused_before_a_word_is_drawn(kernel, kind, bad, at):
     rng = GivenWords(np.zeros(9001), np.zeros(9001))
     inputs = np.ones(9001, kind)
     inputs[at] = bad
@@ -301,10 +292,10 @@ def test_nan_and_infinity_are_refused_before_a_word_is_drawn(
 class Meddler:
     """Words of a seed; writes to the update when they are drawn, which is between the two looks."""
 
-    def __init__(self, meddle: Any) -> None:
+    def __init__(self, meddle):
         self.meddle, self.draws = meddle, []
 
-    def draw(self, count: int) -> Any:
+    def draw(self, count):
         self.draws.append(count)
         self.meddle()
         return seeded_rng(1).draw(count)
@@ -325,8 +316,8 @@ class Meddler:
     ],
 )
 def test_an_update_that_grows_between_the_looks_is_not_released(
-    kernel: Any, block: Any, sampler: Any, kind: Any, length: float, place: Any, value: float
-) -> None:
+    kernel, block, sampler, kind, length, place, value
+):
     """What is sampled is measured itself, so it is refused; the words are spent, and nothing is
     left.
     """
@@ -343,7 +334,7 @@ def test_an_update_that_grows_between_the_looks_is_not_released(
 
 
 @every_kernel
-def test_a_nan_that_slips_through_is_still_randomised(kernel: Any) -> None:
+def test_a_nan_that_slips_through_is_still_randomised(kernel):
     """Written after the checks, it yields the low end's law and no undefined behaviour, until it
     is wiped.
     """
@@ -358,7 +349,7 @@ def test_a_nan_that_slips_through_is_still_randomised(kernel: Any) -> None:
 
 @pytest.mark.parametrize("order", [1, 2])
 @pytest.mark.parametrize("radius", [0.3, 10.0, 1e6])
-def test_clipped_codes_are_those_of_the_clip_factor(order: Any, radius: float) -> None:
+def test_clipped_codes_are_those_of_the_clip_factor(order, radius):
     inputs = update(5003)
     factor = Clip.of(REFERENCE.norm(inputs, order), radius, order).factor
     assert (factor == 1.0) == (radius > 1000)
@@ -368,7 +359,7 @@ def test_clipped_codes_are_those_of_the_clip_factor(order: Any, radius: float) -
 
 
 @pytest.mark.parametrize("radius", [0.5, 1e4])
-def test_rotated_codes_are_those_of_the_rotated_update(radius: float) -> None:
+def test_rotated_codes_are_those_of_the_rotated_update(radius):
     inputs = update(5003)
     inputs[3] = 40.0
     factor = Clip.rotated(REFERENCE.norm(inputs, 2), radius).factor

@@ -9,7 +9,6 @@ import json
 import subprocess
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from attrs import evolve, frozen
@@ -71,7 +70,7 @@ def table_of(uplink: Uplink) -> bytes:
 class Client:
     """A table opened by the C client; ``release`` returns a status and bytes."""
 
-    def __init__(self, library: Any, table: bytes) -> None:
+    def __init__(self, library, table: bytes):
         self.library = library
         for name in ("qb_find", "qb_payload_size", "qb_workspace_size"):
             getattr(library, name).restype = (
@@ -151,7 +150,7 @@ def text_of(uplink: Uplink) -> str:
     return canonical_text(uplink.mechanism, uplink.clip)
 
 
-def described(name: str) -> Any:
+def described(name: str):
     """The mechanism of a vector: its numbers travel, and nothing is solved or calibrated here."""
     return noted(json.loads((VECTORS / f"{name}.json").read_text())["description"])
 

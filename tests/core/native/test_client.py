@@ -1,7 +1,5 @@
 """A client without Python gives the payloads of Python's, and refuses what it must."""
 
-from __future__ import annotations
-
 import base64
 import ctypes
 import hashlib
@@ -10,7 +8,6 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -47,20 +44,20 @@ KNOWN = uplinks()
 
 
 @pytest.fixture(scope="module")
-def library(tmp_path_factory: pytest.TempPathFactory) -> Any:
+def library(tmp_path_factory):
     folder = tmp_path_factory.mktemp("library")
     return ctypes.CDLL(str(compiled(folder, "client.so", COMPILER, "-O1", "-shared", "-fPIC")))
 
 
 @pytest.fixture(scope="module")
-def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def program(tmp_path_factory):
     """The example's program, for every test that runs it."""
     warned = ("-O1", "-DQB_STATIC", "-Wall", "-Wextra", "-Werror")
     return compiled(tmp_path_factory.mktemp("program"), "client", COMPILER, *warned, str(EXAMPLE))
 
 
 @pytest.fixture(scope="module")
-def client(library: Any) -> Client:
+def client(library):
     opened = Client(library, client_table(list(KNOWN.values()), TARGET))
     assert opened.status == OK
     return opened
@@ -68,7 +65,7 @@ def client(library: Any) -> Client:
 
 @pytest.mark.parametrize("name", KNOWN)
 @pytest.mark.parametrize("count", [12, pytest.param(1000, marks=pytest.mark.long)])
-def test_payloads_are_those_of_python(client: Client, name: str, count: int) -> None:
+def test_payloads_are_those_of_python(client, name, count):
     """Of the canonical text, and of the description."""
     uplink = KNOWN[name]
     keys = np.random.default_rng(count).bytes(32 * count)
@@ -79,7 +76,7 @@ def test_payloads_are_those_of_python(client: Client, name: str, count: int) -> 
         assert found == (OK, by_python(uplink, update, key)), number
 
 
-def test_a_payload_is_received(client: Client) -> None:
+def test_a_payload_is_received(client):
     uplink = KNOWN["a seed"]
     update = np.full(650, 0.01, np.float32)
     payloads = [client.release(text_of(uplink), update, bytes([k]) * 32)[1] for k in range(40)]
@@ -88,7 +85,7 @@ def test_a_payload_is_received(client: Client) -> None:
     assert float(mean @ update) > 0
 
 
-def changed_texts(count: int, seed: int) -> list[str]:
+def changed_texts(count, seed):
     """Texts that differ from an allowed one in a character, in their length, or in their
     numbers.
     """
@@ -113,7 +110,7 @@ def changed_texts(count: int, seed: int) -> list[str]:
 
 
 @pytest.mark.parametrize("count", [300, pytest.param(10_000, marks=pytest.mark.long)])
-def test_what_the_owner_did_not_allow_is_refused(client: Client, count: int) -> None:
+def test_what_the_owner_did_not_allow_is_refused(client, count):
     """Python's answer is whether the text is one of those that the owner allowed."""
     update = np.zeros(650, np.float32)
     for text in changed_texts(count, seed=3):
@@ -121,7 +118,7 @@ def test_what_the_owner_did_not_allow_is_refused(client: Client, count: int) -> 
 
 
 @pytest.mark.parametrize("name", KNOWN)
-def test_updates_that_cannot_be_clipped_are_released_as_zero(client: Client, name: str) -> None:
+def test_updates_that_cannot_be_clipped_are_released_as_zero(client, name):
     """As a node in Python does: that nothing is sent would tell something of the update."""
     uplink = KNOWN[name]
     text = text_of(uplink)
@@ -138,7 +135,7 @@ def test_updates_that_cannot_be_clipped_are_released_as_zero(client: Client, nam
 
 @pytest.mark.parametrize("flag", ["-ffast-math", "-Ofast", "-ffinite-math-only"])
 @pytest.mark.parametrize("source", ["quietbit.c", "quietbit_client.c"])
-def test_builds_in_which_a_nan_may_pass_for_a_number_are_refused(source: str, flag: str) -> None:
+def test_builds_in_which_a_nan_may_pass_for_a_number_are_refused(source, flag):
     words = [*COMPILER, "-std=c11", "-fsyntax-only", flag, str(build.FOLDER / source)]
     done = subprocess.run(words, capture_output=True, text=True)
     assert done.returncode != 0
@@ -146,7 +143,7 @@ def test_builds_in_which_a_nan_may_pass_for_a_number_are_refused(source: str, fl
     assert "build without" in done.stderr
 
 
-def test_the_self_test_sees_that_a_nan_passes_for_a_number(tmp_path: Path) -> None:
+def test_the_self_test_sees_that_a_nan_passes_for_a_number(tmp_path):
     """Should a compiler not say that it was told so."""
     silent = (*FLAGS, "-O1", "-shared", "-fPIC", "-ffinite-math-only", "-U__FINITE_MATH_ONLY__")
     target = tmp_path / "silent.so"
@@ -156,7 +153,7 @@ def test_the_self_test_sees_that_a_nan_passes_for_a_number(tmp_path: Path) -> No
     assert ctypes.CDLL(str(target)).qb_self_test() == 9
 
 
-def test_prices_hold_and_budgets_end(library: Any) -> None:
+def test_prices_hold_and_budgets_end(library):
     one = KNOWN["a seed"]
     target = Target(30.0, 1e-5, "zero-out")
     single = Client(library, client_table([one], target))
@@ -188,7 +185,7 @@ def test_prices_hold_and_budgets_end(library: Any) -> None:
     assert total.epsilon(target.delta) <= target.epsilon
 
 
-def test_ledgers_are_read_as_they_were_written(client: Client) -> None:
+def test_ledgers_are_read_as_they_were_written(client):
     table = client.memory.view(np.uint8).tobytes()[: int(client.memory[1])]
     first, second = KNOWN["a seed"], KNOWN["one bit"]
     ledger = ledger_begin(table)
@@ -210,11 +207,11 @@ def test_ledgers_are_read_as_they_were_written(client: Client) -> None:
     assert client.spent("".join([lines[0], *lines[2:]]))[0] == LEDGER  # a release was taken out
 
 
-def _ends(ledger: str) -> set[int]:
+def _ends(ledger):
     return {place + 1 for place, letter in enumerate(ledger) if letter == "\n"}
 
 
-def test_a_damaged_table_is_refused(library: Any) -> None:
+def test_a_damaged_table_is_refused(library):
     table = client_table([KNOWN["one bit"], KNOWN["a seed"]], TARGET)
     for place in range(0, len(table), 1009):
         changed = bytearray(table)
@@ -224,7 +221,7 @@ def test_a_damaged_table_is_refused(library: Any) -> None:
         assert Client(library, table[:size]).status == DAMAGED
 
 
-def test_a_forged_table_reads_nothing_beyond_its_bytes(library: Any) -> None:
+def test_a_forged_table_reads_nothing_beyond_its_bytes(library):
     """Whoever can write the table decides what is released, but a wrong number in it must not be
     a wrong pointer.
     """
@@ -241,7 +238,7 @@ def test_a_forged_table_reads_nothing_beyond_its_bytes(library: Any) -> None:
             opened.release(text_of(uplink), zero, bytes(32))
 
 
-def test_other_uplinks_have_no_client_in_c() -> None:
+def test_other_uplinks_have_no_client_in_c():
     with refuses("mechanism"):
         client_table([Uplink(Gaussian(Ball("l2", 5), 1.0))], TARGET)
     with refuses("epsilon"):
@@ -251,7 +248,7 @@ def test_other_uplinks_have_no_client_in_c() -> None:
 class Device:
     """A folder with a table, a text and an update, and the example's program."""
 
-    def __init__(self, folder: Path, program: Path, name: str, target: Target) -> None:
+    def __init__(self, folder, program, name, target):
         self.folder, self.program, self.uplink = folder, program, KNOWN[name]
         self.update = updates(650, 5, 1)[4]
         self.table = client_table([self.uplink], target)
@@ -260,24 +257,24 @@ class Device:
         (folder / "text").write_text(text_of(self.uplink))
         self.update.tofile(folder / "update")
 
-    def start(self, *words: str, **environment: str) -> subprocess.Popen[bytes]:
+    def start(self, *words, **environment):
         command = [str(self.program), *words]
         given = os.environ | environment
         return subprocess.Popen(command, cwd=self.folder, env=given, stderr=subprocess.DEVNULL)
 
-    def run(self, *words: str) -> int:
+    def run(self, *words):
         return self.start(*words).wait(10)
 
-    def send(self, payload: str = "payload", *key: str) -> int:
+    def send(self, payload="payload", *key):
         return self.run("table", "ledger", "text", "update", payload, *key)
 
 
 @pytest.fixture
-def device(tmp_path: Path, program: Path) -> Device:
+def device(tmp_path, program):
     return Device(tmp_path, program, "one bit, rotated", Target(9.0, 1e-5, "zero-out"))
 
 
-def test_the_client_on_the_command_line(device: Device) -> None:
+def test_the_client_on_the_command_line(device):
     folder, run = device.folder, device.run
     (folder / "other").write_text(text_of(KNOWN["a seed"]))
     assert device.send() == 20  # no ledger: not a new budget
@@ -310,7 +307,7 @@ ssize_t write(int file, const void *from, size_t size) {
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="slows a system call down by LD_PRELOAD")
-def test_processes_share_one_budget(tmp_path: Path, program: Path) -> None:
+def test_processes_share_one_budget(tmp_path, program):
     """Each waits between reading the ledger and writing to it; the budget is one release."""
     (tmp_path / "slow.c").write_text(SLOW_WRITE)
     slow = [*COMPILER, "-shared", "-fPIC", "slow.c", "-o", "slow.so"]
@@ -331,7 +328,7 @@ def test_processes_share_one_budget(tmp_path: Path, program: Path) -> None:
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="needs named pipes")
-def test_a_ledger_is_a_regular_file_of_its_owner(device: Device) -> None:
+def test_a_ledger_is_a_regular_file_of_its_owner(device):
     ledger, elsewhere = device.folder / "ledger", device.folder / "elsewhere"
     os.mkfifo(ledger)
     assert device.send() == 20
@@ -352,11 +349,11 @@ def test_a_ledger_is_a_regular_file_of_its_owner(device: Device) -> None:
     assert device.send() == OK
 
 
-def test_flags_of_the_tests_are_those_of_the_build() -> None:
+def test_flags_of_the_tests_are_those_of_the_build():
     assert {flag for flag in FLAGS if flag != "-DQB_PORTABLE"} <= set(build.FLAGS)
 
 
-def check_table(table: bytes, uplink: Uplink) -> None:
+def check_table(table, uplink):
     """A table is another one of the uplink but for its budget, and that is the target's."""
     content = table_of(uplink)[:16] + table[16:24] + table_of(uplink)[24:-32]
     assert table == content + hashlib.sha256(content).digest()
@@ -367,7 +364,7 @@ def check_table(table: bytes, uplink: Uplink) -> None:
 
 
 @pytest.mark.parametrize("name", WRITTEN)
-def test_conformance_vectors_are_kept(library: Any, name: str) -> None:
+def test_conformance_vectors_are_kept(library, name):
     """The files are what Python writes today, and what C does."""
     content = json.loads(file_of(name).read_text())
     table = table_of(KNOWN[name])

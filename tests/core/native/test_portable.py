@@ -1,7 +1,5 @@
 """The C sources on other platforms, and under sanitizers."""
 
-from __future__ import annotations
-
 import base64
 import json
 import os
@@ -34,14 +32,14 @@ SANITIZERS = (
 )
 
 
-def has_sanitizers(folder: Path) -> bool:
+def has_sanitizers(folder):
     source = folder / "empty.c"
     source.write_text("int main(void) { return 0; }\n")
     command = [*COMPILER, *SANITIZERS, str(source), "-o", str(folder / "empty")]
     return subprocess.run(command, capture_output=True).returncode == 0
 
 
-def fuzz(folder: Path, iterations: int, seed: int) -> None:
+def fuzz(folder, iterations, seed):
     if COMPILER is None or not has_sanitizers(folder):
         pytest.skip("needs a C compiler with sanitizers")
     program = compiled(folder, "fuzz", COMPILER, *SANITIZERS, str(FUZZ))
@@ -62,12 +60,12 @@ def fuzz(folder: Path, iterations: int, seed: int) -> None:
 
 
 @pytest.mark.slow
-def test_random_tables_and_updates_under_sanitizers(tmp_path: Path) -> None:
+def test_random_tables_and_updates_under_sanitizers(tmp_path):
     fuzz(tmp_path, 40, seed=1)
 
 
 @pytest.mark.long
-def test_many_random_tables_and_updates_under_sanitizers(tmp_path: Path) -> None:
+def test_many_random_tables_and_updates_under_sanitizers(tmp_path):
     seed = int.from_bytes(os.urandom(4), "little")
     print(f"seed {seed}")
     fuzz(tmp_path, 4000, seed)
@@ -86,9 +84,7 @@ def test_many_random_tables_and_updates_under_sanitizers(tmp_path: Path) -> None
         ("aarch64-windows-gnu", ".dll"),
     ],
 )
-def test_the_library_is_built_for_another_platform(
-    tmp_path: Path, target: str, suffix: str
-) -> None:
+def test_the_library_is_built_for_another_platform(tmp_path, target, suffix):
     library = tmp_path / f"quietbit{suffix}"
     independent = [] if "windows" in target else ["-fPIC"]
     command = [
@@ -111,7 +107,7 @@ def test_the_library_is_built_for_another_platform(
 @pytest.mark.long
 @needs_zig
 @pytest.mark.skipif(QEMU is None, reason="needs Debian's qemu-user-static")
-def test_payloads_of_an_emulated_aarch64_are_those_of_python(tmp_path: Path) -> None:
+def test_payloads_of_an_emulated_aarch64_are_those_of_python(tmp_path):
     """NEON in place of SSE and AVX: the client on the command line sends what the vectors say."""
     command = [*ZIG, "-target", "aarch64-linux-musl", "-static", "-O2", "-DQB_STATIC"]
     program = compiled(tmp_path, "client", command, str(EXAMPLE))

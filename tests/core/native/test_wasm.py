@@ -2,8 +2,6 @@
 the sources.
 """
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import importlib.util
@@ -13,7 +11,6 @@ import subprocess
 import sys
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
 
 import pytest
 from attrs import evolve
@@ -26,21 +23,21 @@ BROWSER = Path(__file__).parents[3] / "examples" / "browser"
 NODE = shutil.which("node")
 
 
-def builder() -> Any:
+def builder():
     spec = importlib.util.spec_from_file_location("browser_build", BROWSER / "build.py")
-    module = importlib.util.module_from_spec(spec)  # type: ignore[arg-type]
-    spec.loader.exec_module(module)  # type: ignore[union-attr]
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
     return module
 
 
-def run_node(*files: Path) -> dict[str, int]:
+def run_node(*files):
     command = [str(NODE), str(Path(__file__).with_name("wasm.mjs")), str(BROWSER), *map(str, files)]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
 
 
-def test_the_module_is_that_of_the_sources() -> None:
+def test_the_module_is_that_of_the_sources():
     note = json.loads((BROWSER / "quietbit.wasm.json").read_text())
     module = (BROWSER / "quietbit.wasm").read_bytes()
     assert hashlib.sha256(module).hexdigest() == note["sha256"]
@@ -49,7 +46,7 @@ def test_the_module_is_that_of_the_sources() -> None:
 
 
 @pytest.mark.skipif(NODE is None, reason="needs node")
-def test_node_runs_the_vectors() -> None:
+def test_node_runs_the_vectors():
     files = [file_of(name) for name in WRITTEN]
     short = [file for file in files if json.loads(file.read_text())["table"] is not None]
     assert run_node(*short) == {
@@ -60,7 +57,7 @@ def test_node_runs_the_vectors() -> None:
 
 
 @pytest.mark.skipif(NODE is None, reason="needs node")
-def test_what_a_page_cannot_address_is_refused(tmp_path: Path) -> None:
+def test_what_a_page_cannot_address_is_refused(tmp_path):
     """With 32 bits, 4 GiB of a padded update are a size of zero, and a release writes beyond it."""
     large = Uplink(evolve(uplinks()["a seed"].mechanism, ball=Ball("l2", 2**29 + 1)))
     vector = {"table": base64.b64encode(table_of(large)).decode()}
@@ -83,7 +80,7 @@ await Client.load(module, table).then(
 
 @pytest.mark.long
 @pytest.mark.skipif(NODE is None, reason="needs node")
-def test_node_sends_two_thousand_payloads_of_python(tmp_path: Path) -> None:
+def test_node_sends_two_thousand_payloads_of_python(tmp_path):
     files = []
     for name, uplink in uplinks().items():
         content = vectors(name, uplink, table_of(uplink)) | {"releases": [], "zeroed": []}
@@ -100,7 +97,7 @@ def test_node_sends_two_thousand_payloads_of_python(tmp_path: Path) -> None:
 
 @pytest.mark.long
 @pytest.mark.skipif(find_spec("ziglang") is None, reason="needs the ziglang wheel")
-def test_the_module_can_be_made_again(tmp_path: Path) -> None:
+def test_the_module_can_be_made_again(tmp_path):
     module = builder()
     version = subprocess.run(
         [sys.executable, "-m", "ziglang", "version"], capture_output=True, text=True

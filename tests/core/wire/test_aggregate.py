@@ -1,9 +1,5 @@
 """The streaming mean: bad payloads never reach it, and the caller says what becomes of them."""
 
-from __future__ import annotations
-
-from typing import Any
-
 import numpy as np
 import pytest
 
@@ -17,14 +13,14 @@ UPLINK = Uplink(MECHANISMS["imvu one bit l2"])
 OTHER = Uplink(MECHANISMS["imvu one bit l1 beta 8"])
 
 
-def sent(uplink: Uplink, seed: int) -> bytes:
+def sent(uplink, seed):
     return uplink.send(update(uplink.mechanism.ball, seed), seeded_rng(seed))
 
 
 GOOD = [sent(UPLINK, seed) for seed in range(20)]
 
 
-def flipped(place: int) -> bytes:
+def flipped(place):
     changed = bytearray(GOOD[0])
     changed[place] ^= 16
     return bytes(changed)
@@ -43,7 +39,7 @@ every_bad = pytest.mark.parametrize("bad", BAD.values(), ids=BAD)
 
 
 @every_bad
-def test_a_bad_payload_is_fatal_unless_the_caller_says_otherwise(bad: bytes) -> None:
+def test_a_bad_payload_is_fatal_unless_the_caller_says_otherwise(bad):
     with pytest.raises(InvalidPayload, match="Payload 2"):
         UPLINK.receive([GOOD[0], GOOD[1], bad, GOOD[2]])
     found = UPLINK.collect(iter([bad, *GOOD, bad]), on_error="skip")
@@ -51,7 +47,7 @@ def test_a_bad_payload_is_fatal_unless_the_caller_says_otherwise(bad: bytes) -> 
     assert np.array_equal(found.mean, UPLINK.receive(GOOD))
 
 
-def test_an_aggregator_goes_on_after_a_refusal() -> None:
+def test_an_aggregator_goes_on_after_a_refusal():
     aggregator = UPLINK.aggregator()
     for payload in GOOD[:10]:
         aggregator.add(payload)
@@ -66,30 +62,30 @@ def test_an_aggregator_goes_on_after_a_refusal() -> None:
     assert np.array_equal(aggregator.mean(), UPLINK.receive(GOOD))
 
 
-def test_a_mean_of_nothing_is_refused() -> None:
+def test_a_mean_of_nothing_is_refused():
     with pytest.raises(InvalidPayload, match="0 were refused"):
         UPLINK.receive([])
     with pytest.raises(InvalidPayload, match="7 were refused"):
         UPLINK.receive(BAD.values(), on_error="skip")
 
 
-def test_too_many_payloads_are_refused() -> None:
+def test_too_many_payloads_are_refused():
     with refuses("number of payloads", 4):
         Uplink(UPLINK.mechanism, max_payloads=3).receive(GOOD[:4], on_error="skip")
 
 
 @pytest.mark.parametrize("choice", ["ignore", None, True])
-def test_another_on_error_is_refused_before_anything_is_read(choice: Any) -> None:
+def test_another_on_error_is_refused_before_anything_is_read(choice):
     with refuses("on_error", choice):
         UPLINK.receive(map(pytest.fail, ["read"]), on_error=choice)
 
 
-def test_something_that_is_no_payload_is_never_skipped() -> None:
+def test_something_that_is_no_payload_is_never_skipped():
     with refuses("payload", "int"):
         UPLINK.receive([GOOD[0], 17], on_error="skip")
 
 
-def test_waiting_payloads_do_not_grow_with_their_number() -> None:
+def test_waiting_payloads_do_not_grow_with_their_number():
     aggregator = UPLINK.aggregator()
     for payload in GOOD * 3:
         aggregator.add(payload)

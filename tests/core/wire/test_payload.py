@@ -1,13 +1,10 @@
 """Payloads: one way to write codes, and no other bytes are read; what is refused takes no memory."""
 
-from __future__ import annotations
-
 import io
 import struct
 import tracemalloc
 import zlib
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -28,17 +25,17 @@ FLOATS = Header(Layout.codes(32, 3), IDENTITY)
 every_kind = pytest.mark.parametrize("header", [HEADER, SHORT, FLOATS], ids=repr)
 
 
-def framed(header: Header, body: bytes) -> bytes:
+def framed(header, body):
     """A payload with right checksums around any body."""
     return header.seal(zlib.crc32(body)) + body
 
 
-def good(header: Header) -> bytes:
+def good(header):
     return framed(header, bytes(header.layout.size))
 
 
 @every_kind
-def test_parse_reverses_seal(header: Header) -> None:
+def test_parse_reverses_seal(header):
     assert Header.parse(header.seal(7)) == (header, 7)
     assert header.expect(memoryview(header.seal(7))) == 7
     assert header.size == len(good(header)) == header.head + header.layout.size
@@ -54,13 +51,13 @@ def test_parse_reverses_seal(header: Header) -> None:
         (lambda: Header(SHORT.layout, IDENTITY), "identity"),
     ],
 )
-def test_impossible_fields_are_refused(make: Any, name: str) -> None:
+def test_impossible_fields_are_refused(make, name):
     with refuses(name):
         make()
 
 
 @every_kind
-def test_every_flipped_bit_is_refused(header: Header) -> None:
+def test_every_flipped_bit_is_refused(header):
     data = good(header)
     for place in range(8 * len(data)):
         changed = bytearray(data)
@@ -72,7 +69,7 @@ def test_every_flipped_bit_is_refused(header: Header) -> None:
 
 
 @every_kind
-def test_every_other_length_is_refused(header: Header) -> None:
+def test_every_other_length_is_refused(header):
     data = good(header)
     for size in range(len(data)):
         # What tells the lengths of headers apart comes in the first bytes.
@@ -102,9 +99,7 @@ def test_every_other_length_is_refused(header: Header) -> None:
         (16, (2**60).to_bytes(8, "little"), "length written in", 2**60),
     ],
 )
-def test_each_wrong_field_is_named_even_with_a_right_checksum(
-    place: int, value: bytes, name: str, shown: Any
-) -> None:
+def test_each_wrong_field_is_named_even_with_a_right_checksum(place, value, name, shown):
     head = HEADER.seal(7)[:60]
     changed = head[:place] + value + head[place + len(value) :]
     with pytest.raises(InvalidPayload, match=rf"^{name} .* {shown!r}\.$"):
@@ -119,13 +114,13 @@ def test_each_wrong_field_is_named_even_with_a_right_checksum(
         (Header(Layout.codes(3, 11), bytes(32)), "^mechanism identity .*got 000000"),
     ],
 )
-def test_another_mechanisms_header_is_refused(other: Header, sentence: str) -> None:
+def test_another_mechanisms_header_is_refused(other, sentence):
     with pytest.raises(InvalidPayload, match=sentence):
         HEADER.expect(other.seal(7))
 
 
 @pytest.mark.parametrize(("bits", "dimension"), [(1, 9), (1, 15), (3, 11), (5, 1), (9, 3)])
-def test_every_padding_bit_must_be_zero(bits: int, dimension: int) -> None:
+def test_every_padding_bit_must_be_zero(bits, dimension):
     header = Header(Layout.codes(bits, dimension), IDENTITY)
     for place in range(bits * dimension, 8 * header.layout.size):
         body = bytearray(header.layout.size)
@@ -135,14 +130,14 @@ def test_every_padding_bit_must_be_zero(bits: int, dimension: int) -> None:
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
-def test_a_float_that_is_not_finite_is_refused(value: float) -> None:
+def test_a_float_that_is_not_finite_is_refused(value):
     body = np.array([1.0, value, 2.0], dtype="<f4").tobytes()
     with pytest.raises(InvalidPayload, match="floats"):
         Payload.from_bytes(framed(FLOATS, body))
 
 
 @st.composite
-def codes(draw: st.DrawFn) -> tuple[int, Any]:
+def codes(draw):
     bits = draw(st.integers(1, 16))
     values = draw(st.lists(st.integers(0, 2**bits - 1), min_size=1, max_size=70))
     return bits, np.array(values, dtype=np.uint16)
@@ -150,7 +145,7 @@ def codes(draw: st.DrawFn) -> tuple[int, Any]:
 
 @settings(deadline=None, derandomize=True)
 @given(given_codes=codes())
-def test_codes_come_back_and_bytes_are_canonical(given_codes: tuple[int, Any]) -> None:
+def test_codes_come_back_and_bytes_are_canonical(given_codes):
     bits, values = given_codes
     header = Header(Layout.codes(bits, values.size), IDENTITY)
     data = packed(header, values)
@@ -162,17 +157,17 @@ def test_codes_come_back_and_bytes_are_canonical(given_codes: tuple[int, Any]) -
     assert build(header, lambda out: np.copyto(out, again.body)) == data
 
 
-def test_floats_are_little_endian_32_bit_patterns() -> None:
+def test_floats_are_little_endian_32_bit_patterns():
     values = np.array([1.0, -2.5, 3e38], dtype=np.float32)
     data = packed(FLOATS, values.view(np.uint32))
     assert data[64:] == values.astype("<f4").tobytes()
     assert np.array_equal(Payload.from_bytes(data).codes().view(np.float32), values)
 
 
-def test_building_keeps_what_was_written_even_if_the_writer_keeps_the_buffer() -> None:
-    kept: list[Any] = []
+def test_building_keeps_what_was_written_even_if_the_writer_keeps_the_buffer():
+    kept = []
 
-    def write(out: Any) -> None:
+    def write(out):
         out[:] = 7
         kept.append(out)
 
@@ -188,11 +183,11 @@ BODY = np.frombuffer(DATA, np.uint8, offset=64)
 @pytest.mark.parametrize(
     "wrap", [bytes, bytearray, memoryview, lambda data: np.frombuffer(data, np.uint8)]
 )
-def test_every_kind_of_source_gives_the_same_body(wrap: Any) -> None:
+def test_every_kind_of_source_gives_the_same_body(wrap):
     assert np.array_equal(read_body(wrap(DATA), HEADER), BODY)
 
 
-def test_bytes_are_not_copied_and_a_reused_buffer_cannot_change_what_was_read() -> None:
+def test_bytes_are_not_copied_and_a_reused_buffer_cannot_change_what_was_read():
     assert np.shares_memory(read_body(DATA, HEADER), BODY)
     buffer = bytearray(DATA)
     found = read_body(buffer, HEADER), read_body(memoryview(buffer).toreadonly(), HEADER)
@@ -203,7 +198,7 @@ def test_bytes_are_not_copied_and_a_reused_buffer_cannot_change_what_was_read() 
 @pytest.mark.parametrize(
     "source", [17, None, [1, 2], 1.5, "text", io.BytesIO(DATA), Path("file"), np.arange(20)[::2]]
 )
-def test_what_is_no_payload_at_all_is_an_error_of_the_caller(source: Any) -> None:
+def test_what_is_no_payload_at_all_is_an_error_of_the_caller(source):
     with pytest.raises(InvalidParameter, match="payload"):
         read_body(source, HEADER)
 
@@ -212,7 +207,7 @@ HUGE = Header(Layout.codes(1, 2**48), IDENTITY).seal(0)
 
 
 @pytest.mark.parametrize("start", [b"", DATA, HUGE])
-def test_refusing_takes_no_memory(start: bytes) -> None:
+def test_refusing_takes_no_memory(start):
     """Refusing two megabytes, or a header that promises 2^45 bytes, takes a few kilobytes."""
     source = bytearray(start + bytes(2_000_000))
     tracemalloc.start()

@@ -1,11 +1,8 @@
 """The uplink, from updates to their mean, and the clip beside its mechanism."""
 
-from __future__ import annotations
-
 import math
 import subprocess
 import sys
-from typing import Any
 
 import numpy as np
 import pytest
@@ -23,7 +20,7 @@ torch = pytest.importorskip("torch")
 ONE_BIT = MECHANISMS["imvu one bit l2"]
 
 
-def test_threads_change_no_byte() -> None:
+def test_threads_change_no_byte():
     dimension = 600_003
     vector = np.random.default_rng(0).standard_normal(dimension, dtype=np.float32)
     for bits in (1, 3):
@@ -34,7 +31,7 @@ def test_threads_change_no_byte() -> None:
         assert np.array_equal(one.receive(payloads), two.receive(payloads))
 
 
-def test_a_tree_is_clipped_under_one_norm_and_restored() -> None:
+def test_a_tree_is_clipped_under_one_norm_and_restored():
     mechanism = MECHANISMS["imvu three bits five levels"]
     flat = 3 * update(mechanism.ball).astype(np.float32)
     tree = {
@@ -55,7 +52,7 @@ def test_a_tree_is_clipped_under_one_norm_and_restored() -> None:
 
 
 @pytest.mark.parametrize("kind", ["float16", "bfloat16", "float32", "float64"])
-def test_every_float_type_is_sent_and_restored(kind: str) -> None:
+def test_every_float_type_is_sent_and_restored(kind):
     vector = torch.from_numpy(update(ONE_BIT.ball)).to(getattr(torch, kind))
     uplink = Uplink(ONE_BIT, like=vector)
     payload = uplink.send(vector, seeded_rng(1))
@@ -63,7 +60,7 @@ def test_every_float_type_is_sent_and_restored(kind: str) -> None:
     assert uplink.receive([payload]).dtype == vector.dtype
 
 
-def test_nothing_is_drawn_for_an_update_of_another_structure() -> None:
+def test_nothing_is_drawn_for_an_update_of_another_structure():
     good, rng = update(ONE_BIT.ball), CountingWords()
     for like, bad in ((None, {"a": None}), (None, np.float64(1.0)), (good.reshape(1, -1), good)):
         with pytest.raises(InvalidParameter):
@@ -85,17 +82,17 @@ def test_nothing_is_drawn_for_an_update_of_another_structure() -> None:
         ),
     ],
 )
-def test_impossible_uplinks_are_refused(arguments: dict[str, Any], name: str) -> None:
+def test_impossible_uplinks_are_refused(arguments, name):
     with refuses(name):
         Uplink(**({"mechanism": MECHANISMS["gaussian"]} | arguments))
 
 
-def test_a_structure_that_is_not_trainable_is_refused() -> None:
+def test_a_structure_that_is_not_trainable_is_refused():
     with pytest.raises(InvalidParameter, match="trainable"):
         Uplink(MECHANISMS["gaussian"], like=np.zeros(WIDTH, np.int64))
 
 
-def test_a_repr_shows_no_update() -> None:
+def test_a_repr_shows_no_update():
     assert "123.456" not in repr(Uplink(MECHANISMS["gaussian"], like=np.full(WIDTH, 123.456)))
 
 
@@ -112,7 +109,7 @@ ATTACKS = {
 
 @pytest.mark.parametrize("attack", ATTACKS)
 @pytest.mark.parametrize("clip", [1e-27, 1e-20, 0.7, 1.0, 1e20, 1e27])
-def test_whatever_is_sent_is_within_the_clip(attack: str, clip: float) -> None:
+def test_whatever_is_sent_is_within_the_clip(attack, clip):
     """Noise of a millionth shows the released vector: in clips, at any clip."""
     channel = Uplink(Gaussian(Ball("l2", WIDTH), 1e-6), clip=clip)
     found = channel.receive([channel.send(ATTACKS[attack], seeded_rng(1))]) / clip
@@ -122,7 +119,7 @@ def test_whatever_is_sent_is_within_the_clip(attack: str, clip: float) -> None:
 
 
 @pytest.mark.parametrize("name", MECHANISMS)
-def test_a_ball_with_a_radius_is_refused_and_noted_ones_are_read(name: str) -> None:
+def test_a_ball_with_a_radius_is_refused_and_noted_ones_are_read(name):
     mechanism = MECHANISMS[name]
     old = describe(mechanism, 0.7)
     with pytest.raises(InvalidParameter, match="the clip goes beside the mechanism"):
@@ -134,7 +131,7 @@ def test_a_ball_with_a_radius_is_refused_and_noted_ones_are_read(name: str) -> N
             noted(old)
 
 
-def test_a_clip_that_moved_is_read_from_ledgers_of_earlier_versions() -> None:
+def test_a_clip_that_moved_is_read_from_ledgers_of_earlier_versions():
     moved = {"kind": "Watched", "inner": describe(ONE_BIT, 2.0), "clip": 2.0}
     assert noted(moved) == ONE_BIT
     assert noted({**moved, "every": 20, "truth": 0.3}) == Scouted(ONE_BIT, 20, 0.3)
@@ -159,7 +156,7 @@ print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * 1024 - len
 """
 
 
-def test_sending_takes_the_payload_and_little_more() -> None:
+def test_sending_takes_the_payload_and_little_more():
     """A tree of 128 MB: the chunks of a thread, not a copy of the tree in any type."""
     result = subprocess.run(
         [sys.executable, "-c", MEMORY], check=True, capture_output=True, text=True
@@ -168,7 +165,7 @@ def test_sending_takes_the_payload_and_little_more() -> None:
 
 
 @pytest.mark.parametrize("kind", ["float16", "bfloat16"])
-def test_half_precision_is_refused_where_samples_are_protected(kind: str) -> None:
+def test_half_precision_is_refused_where_samples_are_protected(kind):
     """Means of 10,000 gradients that differ in one lie further apart after rounding to 11 bits."""
     mechanism = Gaussian(Ball("l2", 64), 1.0)
     # Between two numbers of 11 bits.
@@ -185,7 +182,7 @@ def test_half_precision_is_refused_where_samples_are_protected(kind: str) -> Non
     assert Uplink(mechanism).send(half)
 
 
-def test_one_payload_for_many_and_a_payload_of_another_mechanism_are_named() -> None:
+def test_one_payload_for_many_and_a_payload_of_another_mechanism_are_named():
     target = {"ball": Ball("l2", 100), "epsilon": 4.0, "delta": 1e-5, "adjacency": "zero-out"}
     vector, one_bit = (Uplink(calibrate(name, **target).mechanism) for name in ("vmvu", "imvu"))
     payload = one_bit.send(np.zeros(100))
@@ -197,7 +194,7 @@ def test_one_payload_for_many_and_a_payload_of_another_mechanism_are_named() -> 
             own.receive([other])
 
 
-def test_an_epsilon_near_zero_is_refused_with_the_least() -> None:
+def test_an_epsilon_near_zero_is_refused_with_the_least():
     target = {"ball": Ball("l2", 100), "delta": 1e-5, "adjacency": "replace-one"}
     with refuses("epsilon", 1e-6):
         calibrate("vmvu", epsilon=1e-6, **target)
