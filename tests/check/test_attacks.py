@@ -16,6 +16,7 @@ import pytest
 from check.kit import verdict, write
 from cli.kit import shell
 from quietbit.errors import QuietbitError
+from quietbit.target import Adjacency
 
 NONE, OPEN, REFUSED, FAILS = "no guarantee", "missing", "refused", "does not hold"
 START = "\nstrategy.start(grid=g, initial_arrays=a, num_rounds=1)\n"
@@ -145,6 +146,14 @@ FOUND: dict[str, tuple[dict[str, str], Any]] = {
         },
         NONE,
     ),
+    "a client without an app beside an app of ours": (
+        flower(
+            "a = PrivateClientApp(epsilon=1.0, clip=1.0, releases=1, adjacency='zero-out')\n"
+            "start_client(client=c)"
+        ),
+        NONE,
+    ),
+    "an answer to a query": (flower(APP, "@app.query()\ndef f(m, c): pass\n"), NONE),
     "a switch that is off": (
         flower(
             "def make(context):\n  if context.run_config['dp']:\n    return "
@@ -519,6 +528,14 @@ def test_nothing_is_proved_that_does_not_hold(tmp_path, files, expected):
         assert found == NONE or found >= expected
     else:
         assert found == expected
+
+
+@pytest.mark.parametrize(
+    "name", ["noise for a mean on Krum", "a seed of torch", "noise that decays"]
+)
+def test_what_is_not_tried_is_not_refuted_either(tmp_path, name):
+    found = verdict(write(tmp_path, FOUND[name][0]), given={"samples": 6400})
+    assert found.releases[0].refuted(Adjacency.ZERO_OUT, 1e-5) == 0.0
 
 
 @pytest.mark.parametrize(

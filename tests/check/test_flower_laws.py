@@ -235,10 +235,8 @@ def test_noise_on_every_update_is_the_law(tmp_path, name):
     made = getattr(old, name)(Keep(), clients, noise_multiplier=1.3, **norm)
     answers = [(SimpleNamespace(cid="1"), reply_without(made))]
     made.aggregate_fit(1, answers, [])
-    mu = 2.0 / np.std(kept[0])  # of one update, whose count of clipped ones costs 1 / spread
     count = 1 / made.clip_count_stddev if clients == 40 else 0.0
     catches(assert_normal, kept[0], 2.0 / math.sqrt(law.mu**2 - count**2))
-    assert mu == pytest.approx(math.sqrt(law.mu**2 - count**2), rel=0.02)
 
 
 def reply_without(made) -> FitRes:
@@ -250,26 +248,6 @@ def reply_without(made) -> FitRes:
     assert metrics["dpfedavg_norm_bit"] is False
     status = Status(Code.OK, "")
     return FitRes(status, ndarrays_to_parameters([np.zeros(SIZE)]), 7, metrics)
-
-
-def test_a_mod_that_no_app_has_protects_nothing(tmp_path):
-    found = row(app(tmp_path, "mod = LocalDpMod(1.0, 1.0, 0.5, 1e-5)"))
-    assert reasons(found) == {"NOT_APPLIED"}
-
-
-def test_of_two_strategies_the_worse_counts(tmp_path):
-    """They may be branches of one function."""
-    name = "DifferentialPrivacyServerSideFixedClipping"
-    better = FIXED.format(name=name).replace("1.3", "13.0")
-    one = row(app(tmp_path / "a", FIXED.format(name=name)))
-    two = row(app(tmp_path / "b", FIXED.format(name=name) + "\n" + better))
-    assert two.zero_out == one.zero_out
-
-
-def test_clients_that_must_clip_and_do_not(tmp_path):
-    found = row(app(tmp_path, FIXED.format(name="DifferentialPrivacyClientSideFixedClipping")))
-    assert found.zero_out == math.inf
-    assert reasons(found) == {"NO_CLIP"}
 
 
 def test_an_accountant_of_flowers_weighs_all_the_same(tmp_path):
@@ -284,11 +262,6 @@ def test_an_accountant_of_flowers_weighs_all_the_same(tmp_path):
     for found in (weighted, equal):  # what outputs refute is what equal weights attain
         refuted = found.release.refuted(Adjacency.ZERO_OUT, 1e-5)
         assert refuted == pytest.approx(equal.zero_out, rel=1e-5)
-
-
-def test_masks_alone_prove_nothing(tmp_path):
-    found = row(app(tmp_path, "SecAggPlusWorkflow(num_shares=7, reconstruction_threshold=4)"))
-    assert reasons(found) == {"ENCRYPTED", "NO_NOISE"}
 
 
 @pytest.mark.parametrize("on", [True, False])

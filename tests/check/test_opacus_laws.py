@@ -19,7 +19,7 @@ from opacus import PrivacyEngine
 def train(epochs):
     loader = DataLoader(data, batch_size=64, shuffle=True)
     engine = PrivacyEngine({accountant})
-    engine.{call}(module=m, optimizer=o, data_loader=loader, max_grad_norm=1.0, {arguments})
+    m, o, loader = engine.{call}(module=m, optimizer=o, data_loader=loader, max_grad_norm=1.0, {arguments})
 """
 
 
@@ -44,15 +44,6 @@ def test_shuffled_batches_are_not_amplified(tmp_path):
     assert reasons(fixed) == {"FIXED_BATCHES"}
     assert fixed.release.times == 3  # a sample is once in every epoch
     assert fixed.zero_out > 4 * poisson.zero_out
-
-
-@pytest.mark.parametrize(
-    ("argument", "reason"),
-    [("noise_generator=g", "SEEDED"), ("clipping='adaptive'", "UNKNOWN_CLASS")],
-)
-def test_what_has_no_law_proves_nothing(tmp_path, argument, reason):
-    seen = found(tmp_path, f"noise_multiplier=1.1, {argument}")
-    assert (seen.zero_out, reasons(seen)) == (math.inf, {reason})
 
 
 def test_rounds_that_the_noise_was_not_made_for(tmp_path):

@@ -55,6 +55,7 @@ def _release(use: Use) -> Release:
 @law("SingleEpochTreeAggregationDpEvent", "noise_multiplier step_counts")
 @law("GaussianDpEvent", "noise_multiplier")
 @law("compose", "event count")
+@law("DpEvent")
 def gaussian(use: Use, run: Run) -> list[Release]:
     """Price an event that stands in no other, of any class."""
     is_event = isinstance(use.arguments.get("event"), Use)

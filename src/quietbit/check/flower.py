@@ -124,6 +124,8 @@ def _chains(run: Run) -> list[list[Value]]:
 def client_app(use: Use, run: Run) -> list[Release]:
     """Ask the laws of the mods around each training function of all apps."""
     releases = [nothing(use, Reason.IN_CLEAR, what="metrics"), *buffers(run)]
+    for query in run.program.uses("@query"):
+        releases.append(nothing(query, Reason.IN_CLEAR, what="answers"))
     for number, mods in enumerate(_chains(run)):
         found = []
         for place, mod in enumerate(mods):
@@ -133,6 +135,15 @@ def client_app(use: Use, run: Run) -> list[Release]:
         found = found or [nothing(use, Reason.NO_CLIP, Reason.NO_NOISE)]
         releases += [evolve(release, way=CLIENTS, chain=str(number)) for release in found]
     return releases
+
+
+@law("start_client")
+@law("start_numpy_client")
+def client(use: Use, run: Run) -> list[Release]:
+    """Say that a client without an app has no mods."""
+    release = nothing(use, Reason.NO_CLIP, Reason.NO_NOISE)
+    metrics = nothing(use, Reason.IN_CLEAR, what="metrics")
+    return [evolve(release, way=CLIENTS, chain=str(use.place)), metrics]
 
 
 def _local(use: Use, run: Run) -> list[Release]:

@@ -70,6 +70,7 @@ class Reason(Enum):
     CHANGING_NOISE = "the noise changes during the run"
     ENCRYPTED = "encryption hides updates from the server, and the sum that comes out has no noise"
     NOT_APPLIED = "the filter is for another task than the one whose result leaves"
+    RECIPE = "what Python adds to a recipe or a job is seen in the job that it exports"
     SWITCHED_OFF = "it is switched off"
     SEEDED = "its randomness can be repeated by whoever knows the seed"
     UNKNOWN_CLASS = "check has no law of this class"
@@ -81,7 +82,13 @@ BUFFERED = ("BatchNorm1d", "BatchNorm2d", "BatchNorm3d")
 CLIENTS = "clients"  # a way: what their own filters and mods do; the worst of their chains counts
 TRAINING = "training"  # a way on which everything counts: what several engines cost adds up
 # Without a proof, though neighbours need not differ for sure.
-UNTRIED = (Reason.UNKNOWN_CLASS, Reason.SEEDED, Reason.MOVING_CLIP)
+UNTRIED = {
+    Reason.RECIPE,
+    Reason.UNKNOWN_CLASS,
+    Reason.SEEDED,
+    Reason.STRATEGY,
+    Reason.CHANGING_NOISE,
+}
 
 
 @final

@@ -91,7 +91,6 @@ class Program:
         self._changed: dict[str, Place] = {}  # attributes and keys that are assigned
         self._open: set[Node] = set()  # values that are being looked for
         self._inner: set[Node] = set()  # calls that are arguments of others
-        self._depth = 0  # of calls in calls
         self._left = MOST_VALUES
         spots = [Spot(source.tree(), source.name) for source in sources]
         self._files = {part for spot in spots for part in PurePosixPath(spot.file).parts}
@@ -101,8 +100,8 @@ class Program:
     def uses(self, *names: str) -> list[Use]:
         """Return the calls of these names that are made, but for arguments of other calls."""
         spots = [spot for name in names for spot in self._spots(name)]
-        found = [(spot.node, self._use(spot)) for spot in spots]
-        return [use for node, use in found if use is not None and node not in self._inner]
+        found = [use for spot in spots if (use := self._use(spot)) is not None]
+        return [use for use in found if use.node not in self._inner]
 
     def called(self, ending: str) -> list[str]:
         """Return the names with this ending that are called."""
@@ -138,7 +137,8 @@ class Program:
             case ast.FunctionDef(name=name, decorator_list=marks):
                 self._bound[name].append(spot)
                 for mark in marks:
-                    self._calls[f"@{_last(getattr(mark, 'func', mark))}"].append(spot.at(mark))
+                    if isinstance(mark, ast.Call):
+                        self._calls[f"@{_last(mark.func)}"].append(spot.at(mark))
             case ast.Import(names=names) | ast.ImportFrom(names=names):
                 for alias in names:
                     self._import(spot, alias)
@@ -206,7 +206,7 @@ class Program:
                 is_method = [one.arg for one in outer.args.args[:1]] == ["self"]
                 if not is_method and outer.name not in self.words:
                     needs.append(f"a call of {outer.name} ({place})")
-        function = getattr(spot.node, "func", spot.node)
+        function = spot.node.func
         name = self._real.get(_last(function), _last(function))
         parameters = self._parameters.get(name, ())
         arguments = self._arguments(spot, parameters)
@@ -215,25 +215,26 @@ class Program:
         if not self._is_engines(function):
             name = f"{name} of its own"
         repeated = any(isinstance(outer, LOOPS) for outer in spot.under)
-        return Use(name, arguments, spot.place, self._given, tuple(needs), repeated)
+        return Use(name, arguments, spot.place, self._given, tuple(needs), repeated, node=spot.node)
 
     def _arguments(self, spot: Spot, parameters: Sequence[str]) -> dict[str, Value]:
         arguments: dict[str, Value] = {}
         self._open.add(spot.node)
-        self._depth += 1
-        for parameter, argument in zip(parameters, getattr(spot.node, "args", ()), strict=False):
+        for parameter, argument in zip(parameters, spot.node.args, strict=False):
             if isinstance(argument, ast.Starred):
                 arguments[REST] = Unknown(parameter, spot.place)
                 break
             arguments[parameter] = self._value(spot.at(argument), parameter)
-        for keyword in getattr(spot.node, "keywords", ()):
+        for keyword in spot.node.keywords:
             value = self._value(spot.at(keyword.value), keyword.arg or REST)
             if keyword.arg is None and isinstance(value, dict):
                 arguments |= value
             else:
                 arguments[keyword.arg or REST] = value
-        self._depth -= 1
         self._open.discard(spot.node)
+        for value in arguments.values():
+            uses = value if isinstance(value, list) else [value]
+            self._inner |= {use.node for use in uses if isinstance(use, Use)}
         return arguments
 
     def _value(self, spot: Spot, name: str) -> Value:
@@ -255,7 +256,7 @@ class Program:
                 return self.config or NOTHING
             case ast.Name() | ast.Attribute() if real in self._parameters:
                 if self._is_engines(node):
-                    return self._use(spot) or NOTHING
+                    return Use(real, {}, spot.place, self._given)
                 return self._agreed(real, name)
             case ast.Name(ctx=ast.Load()):
                 return self._agreed(real, name)
@@ -273,8 +274,6 @@ class Program:
             case ast.Call(func=function):
                 called = self._real.get(_last(function), _last(function))
                 if called in self._parameters or called.endswith("DpEvent"):
-                    if self._depth:
-                        self._inner.add(node)
                     return self._use(spot) or NOTHING
             case ast.UnaryOp(op=ast.Not(), operand=operand):
                 value = self._value(spot.at(operand), name)

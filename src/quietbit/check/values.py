@@ -106,6 +106,7 @@ class Use:
     repeated: bool = False  # by a loop
     chain: str = ""  # of a site's filters, for the task that this one stands in
     applied: bool = True  # by its engine, to what leaves
+    node: object = field(default=None, repr=False, eq=False)  # its syntax, in Python
 
     def value(self, name: str, default: Value = REQUIRED) -> Value:
         """Return an argument; raise `MissingValue` where it is computed when the job runs."""

@@ -29,7 +29,7 @@ ENGINES = ("flwr 1.41", "nvflare 2.9", "opacus 1.6", "dp-accounting 0.6")
 SENT = ("update", "statistics")
 # Names of apps that send an update in Python, and numbers beside it.
 APPS = ("ClientApp", "NumPyClient", "FLModel", "LocalDpMod")
-EXPORT = "what Python adds to a recipe is seen where it is exported"
+EVENT = "DpEvent"  # at the end of names, and the name of the law for those without their own
 ZERO_OUT = Adjacency.ZERO_OUT
 
 
@@ -65,7 +65,7 @@ def judge(
     run = Run(given, program, parts, counts, Place(sources.title))
     uses = list(nvflare.filters(sources, given, parts))
     uses += [use for use in parts if use.name in LAWS]
-    for use in program.uses(*{**LAWS, **dict.fromkeys(program.called("DpEvent"))}):
+    for use in program.uses(*{**LAWS, **dict.fromkeys(program.called(EVENT))}):
         uses.append(evolve(use, applied=use.name not in nvflare.FILTERS))
     releases, missing = _ask(uses, run)
     given.check_taken()
@@ -133,14 +133,11 @@ def _ask(uses: Iterable[Use], run: Run) -> tuple[list[Release], tuple[Unknown, .
 def _of_use(use: Use, run: Run) -> list[Release]:
     """Return what the law of a class says, or that nothing is proved of it."""
     if not use.applied:
-        return [nothing(use, Reason.NOT_APPLIED, detail="" if use.chain else EXPORT)]
-    if use.name in LAWS:
-        return LAWS[use.name][1](use, run)
-    return (
-        accounting.gaussian(use, run)
-        if use.name.endswith("DpEvent")
-        else [nothing(use, Reason.UNKNOWN_CLASS)]
-    )
+        return [nothing(use, Reason.NOT_APPLIED if use.chain else Reason.RECIPE)]
+    name = EVENT if use.name.endswith(EVENT) and use.name not in LAWS else use.name
+    if name not in LAWS:
+        return [nothing(use, Reason.UNKNOWN_CLASS)]
+    return LAWS[name][1](use, run)
 
 
 def _of_one(releases: list[Release], delta: float) -> list[Release]:
