@@ -5,10 +5,10 @@ from dataclasses import fields, replace
 
 from federation.node.makers import MECHANISM
 from federation.secagg.kit import identity
+from plans import engine_plan
 from quietbit.federation.client import read_request
 from quietbit.federation.messages import RECORD, SUM, NodeName, request_record, sum_request
 from quietbit.federation.part import Scope
-from quietbit.federation.plan import Plan
 from quietbit.mechanism.ball import Ball
 from quietbit.mechanism.interpolated import InterpolatedMVU
 from quietbit.mechanism.rotation import round_number
@@ -71,14 +71,9 @@ def test_the_digest_of_a_plan_is_that_of_earlier_versions():
 
 def test_a_server_makes_the_plan_that_its_clients_make():
     """Of a clip that is given as a whole number, too."""
-    plan = Plan(
-        "imvu",
-        clip=1,
-        adjacency="zero-out",
-        epsilon=8,
-        releases=3,
-        secure_aggregation={"threshold": 4, "adversary": "honest-but-curious"},
-    )
+    sums = {"threshold": 4, "adversary": "honest-but-curious"}
+    given = {"clip": 1, "adjacency": "zero-out", "epsilon": 8, "design_epsilon": 0.3}
+    plan = engine_plan("imvu", **given, secure_aggregation=sums)
     section = plan.secure_aggregation
     mechanism = plan.mechanism_for(50)
     record = request_record(3, mechanism, plan.clip)
