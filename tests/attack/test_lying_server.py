@@ -228,7 +228,7 @@ def test_shares_of_another_round_or_run_are_refused():
             now.clients[1].mask(now.codes[1], now.u1, inbox)
 
 
-STEPS = ("advertised", "dealt", "masked", "confirmed", "answers")
+STEPS = ("advertised", "dealt", "masked", "confirmed")
 
 
 @pytest.mark.parametrize("done", range(6))

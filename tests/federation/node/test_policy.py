@@ -11,7 +11,7 @@ from federation.node.makers import forbids, policy, write_policy
 from quietbit.errors import InvalidParameter
 from quietbit.kernel.client_rng import seeded_client_rng
 from quietbit.node.policy import Policy, PolicyError, SeededRngWarning, Simulation
-from quietbit.node.refusal import BudgetSpent, NotAllowed
+from quietbit.node.refusal import BudgetSpent
 from quietbit.target import Adjacency, Trust
 from refusals import refuses
 
@@ -124,24 +124,21 @@ def test_what_it_allows(tmp_path):
     own = policy(tmp_path, runs=["7"], releases=3, releases_per_day=2)
     own.check("imvu", 2.0)
     own.check_request("7", own.largest_dimension)
-    for words, rule in (
-        (("mvu", 1.0), "mechanisms"),
-        (("imvu", 2.0000001), "largest-clip"),
-        (("imvu", math.nan), "largest-clip"),
-        (("", 1.0), "mechanisms"),
-    ):
-        with pytest.raises(NotAllowed) as refusal:
-            own.check(*words)
-        assert refusal.value.public.detail == rule
-        assert "2.0" not in str(refusal.value)  # the rule is named, its number is not
-    for words, rule in (
-        (("8", 1), "runs"),
-        (("7", own.largest_dimension + 1), "largest-dimension"),
-    ):
-        with pytest.raises(NotAllowed) as refusal:
-            own.check_request(*words)
-        assert refusal.value.public.detail == rule
     own.check_counts(3, 2)
+    for family, clip, rule in (
+        ("mvu", 1.0, "mechanisms"),
+        ("imvu", 2.0000001, "largest-clip"),
+        ("imvu", math.nan, "largest-clip"),
+        ("", 1.0, "mechanisms"),
+    ):
+        with forbids(rule):
+            own.check(family, clip)
+    for run, dimension, rule in (
+        ("8", 1, "runs"),
+        ("7", own.largest_dimension + 1, "largest-dimension"),
+    ):
+        with forbids(rule):
+            own.check_request(run, dimension)
     for counts in ((4, 1), (2, 3)):
         with pytest.raises(BudgetSpent):
             own.check_counts(*counts)
