@@ -45,9 +45,16 @@ def test_the_target_is_met_from_below_by_the_worst_client(kind, schedule, adjace
     assert 4.0 * (1 - 1e-4) <= max(answers) == account.worst(plan.delta).epsilon_upper <= 4.0
 
 
-def test_what_is_rounded_within_bounds_is_refused():
-    with pytest.raises(quietbit.InvalidParameter, match="sample-level"):
-        planned(mechanism="mvu")[0].mechanism_for(39, SIZES, 3)
+@pytest.mark.parametrize(
+    ("given", "samples", "releases", "says"),
+    [
+        ({"mechanism": "mvu"}, SIZES, 3, "sample-level"),  # rounded within bounds
+        ({"mechanism": "imvu", "epsilon": 20.0}, SIZES * 100, 1, "beta must be above 1 "),
+    ],
+)
+def test_what_cannot_meet_the_target_is_refused(given, samples, releases, says):
+    with pytest.raises(quietbit.InvalidParameter, match=says):
+        planned(**given)[0].mechanism_for(39, samples, releases)
 
 
 def test_where_samples_are_protected_skellam_rounds_each_coordinate_on_its_own():
@@ -59,8 +66,3 @@ def test_where_samples_are_protected_skellam_rounds_each_coordinate_on_its_own()
     assert isinstance(
         planned(mechanism="skellam", unit="client")[0].mechanism_for(39, releases=3), Skellam
     )
-
-
-def test_a_beta_too_small_for_the_target_is_refused():
-    with pytest.raises(quietbit.InvalidParameter, match="beta must be above 1 "):
-        planned(mechanism="imvu", epsilon=20.0)[0].mechanism_for(39, SIZES * 100, 1)

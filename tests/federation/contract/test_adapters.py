@@ -1,11 +1,8 @@
 """What every adapter of a run does alike: Flower, NVFlare and, where it can, the simulator."""
 
-from __future__ import annotations
-
 import math
 from contextlib import suppress
 from fractions import Fraction
-from typing import Any
 
 import numpy as np
 import pytest
@@ -57,29 +54,29 @@ REPLAY = {
 
 
 @pytest.fixture(params=ENGINES, ids=lambda kind: kind.name)
-def engine(request: Any, tmp_path: Any) -> Any:
+def engine(request, tmp_path):
     """Make a federation of an engine, in a folder of its own."""
     return lambda *args, **given: request.param(*args, folder=tmp_path, **given)
 
 
 @pytest.fixture(params=ADAPTERS, ids=lambda kind: kind.name)
-def adapter(request: Any, tmp_path: Any) -> Any:
+def adapter(request, tmp_path):
     """Make a federation of any adapter."""
     return lambda *args, **given: request.param(*args, folder=tmp_path, **given)
 
 
-def owner(folder: Any, name: str, **rules: Any) -> str:
+def owner(folder, name, **rules):
     """Return the path of a policy with a ledger of its own."""
     (folder / name).mkdir()
     return write_policy(folder / name, **{"epsilon": 1e12, "seed": 7} | rules)
 
 
-def last(federation: Any) -> dict[str, Any]:
-    entry: dict[str, Any] = federation.report()["rounds"][-1]
+def last(federation):
+    entry = federation.report()["rounds"][-1]
     return entry
 
 
-def test_a_round_steps_by_the_mean_of_the_payloads(adapter: Any) -> None:
+def test_a_round_steps_by_the_mean_of_the_payloads(adapter):
     """Payloads are those of `Uplink.send` to the last bit: clipped, of this round and this node."""
     federation = adapter(CONFIG)
     earlier = b""
@@ -103,7 +100,7 @@ def test_a_round_steps_by_the_mean_of_the_payloads(adapter: Any) -> None:
         assert federation.model == pytest.approx(before - mean, abs=1e-5)
 
 
-def test_every_release_is_clipped(adapter: Any) -> None:
+def test_every_release_is_clipped(adapter):
     """The mean of one update that is a thousand clips long is one clip long."""
     federation = adapter(EXACT, lambda node, model: Work(np.full(model.size, 1e3)), 1)
     before = federation.model
@@ -112,15 +109,13 @@ def test_every_release_is_clipped(adapter: Any) -> None:
     assert np.linalg.norm(before - federation.model) == pytest.approx(1.0, abs=0.01)
 
 
-def crash(node: int, model: Any) -> Work:
+def crash(node, model):
     if node == 1:
         raise ValueError("label 7 of patient Ada")
     return walk(node, model)
 
 
-def test_nodes_that_decline_fail_crash_or_send_something_else_are_counted(
-    engine: Any, tmp_path: Any
-) -> None:
+def test_nodes_that_decline_fail_crash_or_send_something_else_are_counted(engine, tmp_path):
     """Node 1 crashes and releases zero, 2 declines, the reply of 3 is lost, 4's is damaged."""
     strict = owner(tmp_path, "strict", mechanisms=("gaussian",))
     federation = engine(CONFIG, crash, 5, owners={2: strict})
@@ -141,7 +136,7 @@ def test_nodes_that_decline_fail_crash_or_send_something_else_are_counted(
     assert federation.payload(1) == federation.expected(1, zeros, mechanism, 1)
 
 
-def test_the_budget_of_the_run_ends_it(engine: Any) -> None:
+def test_the_budget_of_the_run_ends_it(engine):
     federation = engine(CONFIG | {"quietbit.releases": 2}, nodes=1)
     for _ in range(3):
         federation.play()
@@ -151,7 +146,7 @@ def test_the_budget_of_the_run_ends_it(engine: Any) -> None:
     assert last(federation)["declined"] == 1
 
 
-def test_the_budget_of_the_owner_ends_it(engine: Any, tmp_path: Any) -> None:
+def test_the_budget_of_the_owner_ends_it(engine, tmp_path):
     careful = owner(tmp_path, "careful", releases=1)
     federation = engine(CONFIG, nodes=2, owners={0: careful})
     federation.play()
@@ -160,7 +155,7 @@ def test_the_budget_of_the_owner_ends_it(engine: Any, tmp_path: Any) -> None:
     assert [federation.ledger(node).releases for node in range(2)] == [1, 2]
 
 
-def test_a_node_answers_a_round_once(engine: Any) -> None:
+def test_a_node_answers_a_round_once(engine):
     federation = engine(CONFIG, nodes=2)
     federation.play(twice={1})
     federation.seen.clear()
@@ -173,8 +168,8 @@ def test_a_node_answers_a_round_once(engine: Any) -> None:
 
 
 @pytest.mark.parametrize("field", ["run", "round", "node"])
-def test_a_release_of_another_run_round_or_node_is_refused(engine: Any, field: str) -> None:
-    def alter(node: int, data: bytes) -> bytes:
+def test_a_release_of_another_run_round_or_node_is_refused(engine, field):
+    def alter(node, data):
         if node != 1:
             return data
         frame = Framed.from_bytes(data)
@@ -191,9 +186,7 @@ def test_a_release_of_another_run_round_or_node_is_refused(engine: Any, field: s
 @pytest.mark.parametrize(
     ("field", "value"), [("dimension", 41), ("round", 0), ("version", 1), ("mechanism", "{}")]
 )
-def test_a_request_that_does_not_fit_is_declined_and_not_noted(
-    engine: Any, field: str, value: Any
-) -> None:
+def test_a_request_that_does_not_fit_is_declined_and_not_noted(engine, field, value):
     federation = engine(CONFIG, nodes=2)
     federation.play(change=lambda node, record: record.update({field: value} if node else {}))
     assert federation.reasons == {0: None, 1: Reason.INVALID}
@@ -201,7 +194,7 @@ def test_a_request_that_does_not_fit_is_declined_and_not_noted(
     assert 1 not in federation.seen
 
 
-def test_the_report_and_the_ledgers_agree_on_epsilon(engine: Any) -> None:
+def test_the_report_and_the_ledgers_agree_on_epsilon(engine):
     federation = engine(CONFIG, nodes=2)
     federation.play(lost={1})
     federation.play()
@@ -214,7 +207,7 @@ def test_the_report_and_the_ledgers_agree_on_epsilon(engine: Any) -> None:
     assert report["guarantee"]["adjacency"] == "replace-one"
 
 
-def test_the_simulator_and_the_engines_agree_on_epsilon(tmp_path: Any) -> None:
+def test_the_simulator_and_the_engines_agree_on_epsilon(tmp_path):
     """Four rounds of a plan cost the same; nodes account adaptively, which costs a little more."""
     costs = []
     for kind in ADAPTERS:
@@ -226,7 +219,7 @@ def test_the_simulator_and_the_engines_agree_on_epsilon(tmp_path: Any) -> None:
     assert costs[2] == pytest.approx(costs[0], rel=1e-4)
 
 
-def test_replayed_nodes_have_the_model_of_the_server(engine: Any) -> None:
+def test_replayed_nodes_have_the_model_of_the_server(engine):
     federation = engine(REPLAY, rows=700)
     for _ in range(3):
         before = federation.model
@@ -239,7 +232,7 @@ def test_replayed_nodes_have_the_model_of_the_server(engine: Any) -> None:
     assert rounds[2]["downlink"] < rounds[0]["downlink"] / 5
 
 
-def test_replayed_and_full_models_move_alike(adapter: Any) -> None:
+def test_replayed_and_full_models_move_alike(adapter):
     moved = []
     for replayed in (True, False):
         config = dict(REPLAY)
@@ -253,7 +246,7 @@ def test_replayed_and_full_models_move_alike(adapter: Any) -> None:
     assert moved[0] == pytest.approx(moved[1], abs=1e-4)
 
 
-def test_a_node_that_lost_its_model_says_so_and_gets_it_whole(engine: Any, tmp_path: Any) -> None:
+def test_a_node_that_lost_its_model_says_so_and_gets_it_whole(engine, tmp_path):
     owners = {}
     for node in range(2):
         models = tmp_path / f"models-{node}"
@@ -274,9 +267,7 @@ def test_a_node_that_lost_its_model_says_so_and_gets_it_whole(engine: Any, tmp_p
     assert [node["releases"] for node in report["nodes"]] == [2, 3]
 
 
-def test_a_node_without_a_folder_is_not_asked_to_replay_for_ever(
-    engine: Any, tmp_path: Any
-) -> None:
+def test_a_node_without_a_folder_is_not_asked_to_replay_for_ever(engine, tmp_path):
     rules = {"mechanisms": ("vmvu",), "adjacency": "zero-out"}
     federation = engine(REPLAY, nodes=1, rows=700, owners={0: owner(tmp_path, "bare", **rules)})
     for _ in range(4):
@@ -289,12 +280,12 @@ def test_a_node_without_a_folder_is_not_asked_to_replay_for_ever(
 EVALUATED = {**CONFIG, "quietbit.epsilon": 80.0, "quietbit.evaluate.epsilon": 15.0}
 
 
-def right(node: int, model: Any) -> Work:
+def right(node, model):
     """Learn nothing, and be right everywhere but at node 2."""
     return Work(np.zeros(model.size), {"accuracy": float(node != 2)})
 
 
-def test_evaluations_are_estimated_and_cost_what_they_say(engine: Any) -> None:
+def test_evaluations_are_estimated_and_cost_what_they_say(engine):
     federation = engine(EVALUATED, right)
     for _ in range(2):
         federation.play()
@@ -318,26 +309,24 @@ def test_evaluations_are_estimated_and_cost_what_they_say(engine: Any) -> None:
     assert report["guarantee"]["delta"] == plan.delta
 
 
-def longer(node: int, model: Any) -> Work:
+def longer(node, model):
     """Learn four clips of something."""
     return Work(np.full(model.size, 4.0 / math.sqrt(model.size)))
 
 
-def shorter(node: int, model: Any) -> Work:
+def shorter(node, model):
     """Learn a hundredth of a clip."""
     return Work(np.full(model.size, 0.01 / math.sqrt(model.size)))
 
 
-def clips(federation: Any) -> list[float]:
+def clips(federation):
     if isinstance(federation, LocalFederation):
         return list(federation.run.clips)
     return [entry["clip"] for entry in federation.report()["rounds"]]
 
 
 @pytest.mark.parametrize(("app", "rises"), [(longer, True), (shorter, False)])
-def test_scouts_move_the_clip_towards_the_updates(
-    adapter: Any, app: Any, rises: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_scouts_move_the_clip_towards_the_updates(adapter, app, rises, monkeypatch):
     monkeypatch.setattr("quietbit.federation.moving_clip.SURE", 0.0)
     monkeypatch.setattr("quietbit.federation.moving_clip.RISE", 1e12)
     config = {**CONFIG, "quietbit.mechanism": "gaussian", "quietbit.epsilon": 1e5}
@@ -350,9 +339,7 @@ def test_scouts_move_the_clip_towards_the_updates(
     assert (moved[-1] > 1.5) if rises else (moved[-1] < 0.7), moved
 
 
-def test_the_clip_of_a_round_follows_from_the_scouts_before_who_send_no_update(
-    engine: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_clip_of_a_round_follows_from_the_scouts_before_who_send_no_update(engine, monkeypatch):
     monkeypatch.setattr("quietbit.federation.moving_clip.SURE", 0.0)
     monkeypatch.setattr("quietbit.federation.moving_clip.RISE", 1e12)
     config = {**CONFIG, "quietbit.adaptive-clip.every": 3, "quietbit.releases": 7}
@@ -400,7 +387,7 @@ SAMPLES = {
 }
 
 
-def handing_over(node: int, model: Any) -> Work:
+def handing_over(node, model):
     """Hand ten gradients to the gate, each five clips long, and answer with nothing."""
     batch = private_batch()
     rows = np.zeros((len(batch.draw(10)), model.size))
@@ -409,19 +396,17 @@ def handing_over(node: int, model: Any) -> Work:
     return Work()
 
 
-def cheating(node: int, model: Any) -> Work:
+def cheating(node, model):
     """Hand nothing over, and answer with an update."""
     return Work(np.full(model.size, 0.5))
 
 
-def failing(node: int, model: Any) -> Work:
+def failing(node, model):
     raise RuntimeError("patient 12 has no age")
 
 
 @pytest.mark.parametrize(("app", "step"), [(handing_over, 1.0), (cheating, 0.0), (failing, 0.0)])
-def test_where_samples_are_protected_only_their_clipped_gradients_count(
-    engine: Any, app: Any, step: float
-) -> None:
+def test_where_samples_are_protected_only_their_clipped_gradients_count(engine, app, step):
     federation = engine(SAMPLES, app, 2)
     before = federation.model
     with suppress(QuietbitError):  # where no app handed anything over, some engines end the run
@@ -438,14 +423,14 @@ def test_where_samples_are_protected_only_their_clipped_gradients_count(
 EXAMPLES = {0: 1000, 1: 10**9, 2: 250}
 
 
-def counted(node: int, model: Any) -> Work:
+def counted(node, model):
     return Work(walk(node, model).update, {"num-examples": EXAMPLES.get(node, 0)})
 
 
 WEIGHTED = {**CONFIG, "quietbit.weights.most-examples": 1000}
 
 
-def test_weights_are_public_numbers_up_to_the_largest(engine: Any) -> None:
+def test_weights_are_public_numbers_up_to_the_largest(engine):
     """Node 3 has no examples, and is refused."""
     federation = engine(WEIGHTED, counted, 4, metrics=["num-examples"])
     before = federation.model.astype(np.float64)
@@ -461,9 +446,7 @@ def test_weights_are_public_numbers_up_to_the_largest(engine: Any) -> None:
     assert [node["releases"] for node in report["nodes"]] == [1] * 4  # the refused one counts
 
 
-def test_a_node_whose_owner_keeps_the_number_of_examples_declines(
-    engine: Any, tmp_path: Any
-) -> None:
+def test_a_node_whose_owner_keeps_the_number_of_examples_declines(engine, tmp_path):
     silent = owner(tmp_path, "silent")
     telling = owner(tmp_path, "telling", metrics=["num-examples"])
     federation = engine(WEIGHTED, counted, 2, owners={0: silent, 1: telling})
@@ -473,15 +456,15 @@ def test_a_node_whose_owner_keeps_the_number_of_examples_declines(
     assert [node["releases"] for node in federation.report()["nodes"]] == [0, 1]
 
 
-def test_only_named_metrics_leave(engine: Any) -> None:
+def test_only_named_metrics_leave(engine):
     secret = {"loss": 0.25, "accuracy": 0.75, "num-examples": 31}
     federation = engine(
         CONFIG, lambda node, model: Work(np.zeros(model.size), secret), 1, metrics=["loss"]
     )
-    sent: list[bytes] = []
+    sent = []
     answer = federation._answer
 
-    def watched(node: int, message: Any) -> Any:
+    def watched(node, message):
         reply = answer(node, message)
         content = reply.content if isinstance(federation, FlowerFederation) else reply
         sent.append(str(content).encode())

@@ -4,12 +4,8 @@ The server of `Room` is honest, until a test changes what it asks. Clients and s
 `quietbit.secagg` have their own tests; here they stand behind a node's gate and ledger.
 """
 
-from __future__ import annotations
-
 import copy
 import json
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -19,10 +15,8 @@ pytest.importorskip("cryptography", reason="needs the all extra")
 from federation.contract.room import DIMENSION, NODES, RUN, SEED, Node, Room, releases
 from federation.node.makers import books, write_policy
 from plans import engine_plan
-from quietbit import Plan
 from quietbit.federation.client import Subject
 from quietbit.federation.messages import SUM, Asked, Reply, pieces_of
-from quietbit.federation.round import Round
 from quietbit.federation.server import Run
 from quietbit.kernel.client_rng import seeded_client_rng
 from quietbit.node.budget import account_of
@@ -46,7 +40,7 @@ from quietbit.wire.uplink import Uplink
 from refusals import refuses
 
 pytestmark = pytest.mark.filterwarnings("ignore::quietbit.node.policy.SeededRngWarning")
-GIVEN: dict[str, Any] = {"clip": 1.0, "adjacency": "zero-out", "epsilon": 4.0, "releases": 2}
+GIVEN = {"clip": 1.0, "adjacency": "zero-out", "epsilon": 4.0, "releases": 2}
 CURIOUS = {"threshold": 3, "adversary": "honest-but-curious", "honest_clients": 2}
 PLANS = {
     "curious": engine_plan("imvu", **GIVEN, secure_aggregation=CURIOUS),
@@ -64,7 +58,7 @@ ALL = {1, 2, 3, 4, 5}
 DEALT_SIZE = 80  # of a sealed pair of shares
 
 
-def room_of(kind: str, plan: Plan | None = None) -> Room:
+def room_of(kind, plan=None):
     """Return nodes that learn something of their own, some of it longer than the clip."""
     room = Room(plan or PLANS[kind], MEMBERS if kind == "active" else None)
     for number, node in room.nodes.items():
@@ -72,10 +66,10 @@ def room_of(kind: str, plan: Plan | None = None) -> Room:
     return room
 
 
-def play(room: Room, number: int, step: str = "") -> tuple[Round, dict[str, dict[int, Asked]]]:
+def play(room, number, step=""):
     """Play a round until this step is asked; return what was asked of whom in each step."""
     current = room.open(number)
-    requests: dict[str, dict[int, Asked]] = {}
+    requests = {}
     while (ask := current.next()) is not None:
         name = str(ask.requests[0].own_records[SUM]["step"])
         requests[name] = {int(asked.node): asked for asked in ask.requests}
@@ -86,23 +80,23 @@ def play(room: Room, number: int, step: str = "") -> tuple[Round, dict[str, dict
     return current, requests
 
 
-def asking(asked: Asked, **changes: Any) -> Asked:
+def asking(asked, **changes):
     """Return the request with other values."""
     step = {**asked.own_records[SUM], **changes}
     own = {**asked.own_records, SUM: step}
     return Asked(asked.node, asked.place, asked.records, own, asked.carries_model)
 
 
-def reason(reply: Reply) -> Reason | None:
+def reason(reply):
     """Return why a node declines; None where it answers."""
     return None if reply.refusal is None else Refusal.read_reason(reply.refusal)
 
 
-def noted(node: Node) -> Any:
+def noted(node):
     return StateLedger(dict(node.state.get("quietbit", {}))).read()
 
 
-def sum_of_codes(room: Room, nodes: list[int], current: Round) -> Any:
+def sum_of_codes(room, nodes, current):
     """Return the mean of the codes that these nodes draw, added in the open."""
     mechanism = current.scope.mechanism
     total = np.zeros(mechanism.layout.count, np.int64)
@@ -128,7 +122,7 @@ def sum_of_codes(room: Room, nodes: list[int], current: Round) -> Any:
     ],
     ids=str,
 )
-def test_the_masked_sum_is_the_plain_sum_bit_for_bit(kind: str, lost: dict[str, int]) -> None:
+def test_the_masked_sum_is_the_plain_sum_bit_for_bit(kind, lost):
     room = room_of(kind)
     current = room.open()
     room.play(current, lambda trip, node: lost.get(STEPS[kind][trip - 1]) == node)
@@ -140,7 +134,7 @@ def test_the_masked_sum_is_the_plain_sum_bit_for_bit(kind: str, lost: dict[str, 
     assert report.steps[-1] == len(stayed) - ("unmask" in lost) - ("confirm" in lost)
 
 
-def test_rounds_go_on_with_other_rows_and_nodes_say_who_they_are_once() -> None:
+def test_rounds_go_on_with_other_rows_and_nodes_say_who_they_are_once():
     given = {**GIVEN, "epsilon": 50.0, "releases": None, "coordinates": 16, "design_epsilon": 0.5}
     active = {"threshold": 4, "adversary": "active"}
     room = room_of("active", engine_plan("imvu", **given, secure_aggregation=active))
@@ -157,7 +151,7 @@ def test_rounds_go_on_with_other_rows_and_nodes_say_who_they_are_once() -> None:
         assert json.dumps(described).count('"rows": 0') == 1
 
 
-def test_a_vector_is_masked_and_as_wide_as_the_largest_sum() -> None:
+def test_a_vector_is_masked_and_as_wide_as_the_largest_sum():
     room = room_of("curious")
     current = room.open()
     room.play(current)
@@ -171,7 +165,7 @@ def test_a_vector_is_masked_and_as_wide_as_the_largest_sum() -> None:
         assert values.max() > 1  # 24 uniform values modulo 8 are all 0 or 1 with chance 4^-24
 
 
-def test_books_count_on_the_honest_and_a_spent_budget_sends_no_key() -> None:
+def test_books_count_on_the_honest_and_a_spent_budget_sends_no_key():
     room = room_of("curious")
     plan = room.run.plan
     for number in (1, 2, 3):
@@ -196,7 +190,7 @@ def test_books_count_on_the_honest_and_a_spent_budget_sends_no_key() -> None:
     assert guarantee["epsilon_upper"] == spent
 
 
-def test_answers_are_set_aside_purely_beside_the_account_of_sums() -> None:
+def test_answers_are_set_aside_purely_beside_the_account_of_sums():
     asks = {"epsilon": 0.5, "releases": 2}
     plan = engine_plan("imvu", **GIVEN, secure_aggregation=CURIOUS, evaluate=asks)
     room = room_of("curious", plan)
@@ -221,7 +215,7 @@ def test_answers_are_set_aside_purely_beside_the_account_of_sums() -> None:
     assert "sees each randomised answer" in report.promise()
 
 
-def test_a_server_that_asks_to_unmask_both_ways_is_refused() -> None:
+def test_a_server_that_asks_to_unmask_both_ways_is_refused():
     room = room_of("curious")
     _, requests = play(room, 1, "unmask")
     node = room.nodes[11]
@@ -234,7 +228,7 @@ def test_a_server_that_asks_to_unmask_both_ways_is_refused() -> None:
     assert SUM not in node.state
 
 
-def test_a_server_that_tells_nodes_different_lists_gets_no_share(owner_log: Any) -> None:
+def test_a_server_that_tells_nodes_different_lists_gets_no_share(owner_log):
     room = room_of("active")
     _, requests = play(room, 1, "confirm")
     keys = MEMBERS.keys(list(NODES))
@@ -257,7 +251,7 @@ def test_a_server_that_tells_nodes_different_lists_gets_no_share(owner_log: Any)
 FORGED = write_inbox(FIVE, ALL, dict.fromkeys((2, 3, 4, 5), bytes(DEALT_SIZE)))
 
 
-def unmasking(*arrived: int) -> bytes:
+def unmasking(*arrived):
     return write_evidence(FIVE, set(arrived), {}, {})
 
 
@@ -277,9 +271,7 @@ def unmasking(*arrived: int) -> bytes:
         ("vector", {"table": "x"}, Reason.INVALID),
     ],
 )
-def test_what_is_not_of_this_sum_is_refused_before_anything_is_noted(
-    step: str, changes: dict[str, Any], why: Reason
-) -> None:
+def test_what_is_not_of_this_sum_is_refused_before_anything_is_noted(step, changes, why):
     room = room_of("curious")
     _, requests = play(room, 1, step)
     node = room.nodes[11]
@@ -290,7 +282,7 @@ def test_what_is_not_of_this_sum_is_refused_before_anything_is_noted(
     assert noted(node).releases == before
 
 
-def test_every_step_is_taken_once_and_in_order() -> None:
+def test_every_step_is_taken_once_and_in_order():
     room = room_of("curious")
     _, requests = play(room, 1, "vector")
     node = room.nodes[11]
@@ -305,7 +297,7 @@ def test_every_step_is_taken_once_and_in_order() -> None:
     assert not node.models
 
 
-def test_a_request_of_an_earlier_round_is_refused() -> None:
+def test_a_request_of_an_earlier_round_is_refused():
     room = room_of("curious")
     current, old = play(room, 1)
     room.run.over(current)
@@ -321,9 +313,9 @@ def test_a_request_of_an_earlier_round_is_refused() -> None:
     }
 
 
-def owned(folder: Path, **changes: Any) -> str:
+def owned(folder, **changes):
     """Return the policy of a node whose owner allows sums."""
-    rules: dict[str, Any] = {
+    rules = {
         "trust": ["secure-aggregation"],
         "min_honest_clients": 2,
         "local_epsilon": 1e3,
@@ -335,7 +327,7 @@ def owned(folder: Path, **changes: Any) -> str:
 
 
 @pytest.mark.parametrize("step", ["shares", "unmask"])
-def test_two_processes_of_a_node_do_not_both_answer_a_step(step: str, tmp_path: Path) -> None:
+def test_two_processes_of_a_node_do_not_both_answer_a_step(step, tmp_path):
     """An engine starts a process for each message, from the same state: the file knows better."""
     room = room_of("curious")
     node = Node(11, room.run.plan, owner=owned(tmp_path))
@@ -348,15 +340,13 @@ def test_two_processes_of_a_node_do_not_both_answer_a_step(step: str, tmp_path: 
     assert books(tmp_path).releases == (step == "unmask")
 
 
-def test_the_ledger_is_written_before_the_vector_is_masked(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_the_ledger_is_written_before_the_vector_is_masked(monkeypatch, tmp_path):
     room = room_of("curious")
     room.nodes[11] = Node(11, room.run.plan, owner=owned(tmp_path))
     seen = []
     mask = SumStep.mask
 
-    def watched(step: SumStep, payload: bytes) -> bytes:
+    def watched(step, payload):
         if step._run == str(RUN):
             seen.append(books(tmp_path).releases)
         return mask(step, payload)
@@ -368,7 +358,7 @@ def test_the_ledger_is_written_before_the_vector_is_masked(
     assert [(key[1], times) for key, times in books(tmp_path).counts().items()] == [(2, 1)]
 
 
-def test_what_a_node_gives_away_if_every_mask_fails_has_a_cap_of_its_own(tmp_path: Path) -> None:
+def test_what_a_node_gives_away_if_every_mask_fails_has_a_cap_of_its_own(tmp_path):
     room = room_of("curious")
     room.nodes[11] = Node(11, room.run.plan, owner=owned(tmp_path, local_epsilon=2.0))
     _, requests = play(room, 1, "keys")
@@ -378,7 +368,7 @@ def test_what_a_node_gives_away_if_every_mask_fails_has_a_cap_of_its_own(tmp_pat
 class Owned:
     """Five nodes, each with its owner's policy and identity, in an operator's directory."""
 
-    def __init__(self, folder: Path, kind: str = "active", **changes: Any) -> None:
+    def __init__(self, folder, kind="active", **changes):
         self.people = [Identity.new() for _ in NODES]
         signer = Identity.new()
         named = [(f"node {place}", one.public) for place, one in enumerate(self.people)]
@@ -399,7 +389,7 @@ class Owned:
             self.room.nodes[node] = Node(node, PLANS[kind], owner=policy)
 
 
-def test_nodes_of_owners_are_in_a_sum_and_keep_no_secrets(tmp_path: Path) -> None:
+def test_nodes_of_owners_are_in_a_sum_and_keep_no_secrets(tmp_path):
     room = Owned(tmp_path).room
     current, _ = play(room, 1)
     assert np.array_equal(current.mean(), sum_of_codes(room, list(NODES), current))
@@ -416,9 +406,7 @@ def test_nodes_of_owners_are_in_a_sum_and_keep_no_secrets(tmp_path: Path) -> Non
         ({"directory": None, "operator": None, "own_key": None}, "active", "(own-key)"),
     ],
 )
-def test_an_owner_s_terms_of_members(
-    changes: dict[str, Any], kind: str, says: str, tmp_path: Path
-) -> None:
+def test_an_owner_s_terms_of_members(changes, kind, says, tmp_path):
     room = Owned(tmp_path, kind, **changes).room
     current, _ = play(room, 1)
     assert current.mean() is None
@@ -428,8 +416,8 @@ def test_an_owner_s_terms_of_members(
 
 
 def test_strangers_and_those_who_say_they_are_somebody_else_are_not_members(
-    tmp_path: Path,
-) -> None:
+    tmp_path,
+):
     group = Owned(tmp_path)
     current = group.room.open()
     ask = current.next()
@@ -446,7 +434,7 @@ def test_strangers_and_those_who_say_they_are_somebody_else_are_not_members(
     assert releases(group.room) == [0] * 5
 
 
-def test_a_server_s_own_directory_is_not_the_operator_s(tmp_path: Path, owner_log: Any) -> None:
+def test_a_server_s_own_directory_is_not_the_operator_s(tmp_path, owner_log):
     """It gives nodes places in a list of its own: nodes read theirs, and find others there."""
     group = Owned(tmp_path)
     entries = [(member.name, member.key) for member in reversed(group.members.members)]
@@ -459,7 +447,7 @@ def test_a_server_s_own_directory_is_not_the_operator_s(tmp_path: Path, owner_lo
     assert "not-in-sum. identity must be" in owner_log.text()
 
 
-def test_members_go_with_a_server_that_may_lie() -> None:
+def test_members_go_with_a_server_that_may_lie():
     with refuses("members"):
         Run(PLANS["active"], RUN, print)
     with refuses("members"):
@@ -467,8 +455,8 @@ def test_members_go_with_a_server_that_may_lie() -> None:
 
 
 def test_sums_that_are_never_finished_do_not_fill_the_memory(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+    monkeypatch,
+):
     monkeypatch.setattr("quietbit.node.sum_step.MOST_SUMS", 3)
     room = room_of("curious")
     _, requests = play(room, 1, "keys")
@@ -479,12 +467,12 @@ def test_sums_that_are_never_finished_do_not_fill_the_memory(
 
 
 def test_what_is_kept_is_nothing_a_server_ever_sees_and_sealed_where_it_waits(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    secrets: set[bytes] = set()
+    monkeypatch,
+):
+    secrets = set()
     written = SumClient.to_bytes
 
-    def watched(client: SumClient) -> bytes:
+    def watched(client):
         own = (client._sealing, *client._secrets.values())
         secrets.update(bytes(part) for part in own if any(part))
         secrets.update(share for pair in client._received.values() for share in pair)
@@ -504,7 +492,7 @@ def test_what_is_kept_is_nothing_a_server_ever_sees_and_sealed_where_it_waits(
             assert repr(secret)[2:-1].encode() not in value
 
 
-def test_a_copied_state_without_the_owner_s_disk_is_no_sum(tmp_path: Path) -> None:
+def test_a_copied_state_without_the_owner_s_disk_is_no_sum(tmp_path):
     """What waits in a state opens with a key beside the ledger, and for the run it is of."""
     room = room_of("curious")
     node = Node(11, room.run.plan, owner=owned(tmp_path))
