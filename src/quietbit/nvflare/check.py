@@ -21,10 +21,8 @@ from nvflare.private.fed.app.fl_conf import PrivacyConfiger
 from nvflare.private.privacy_manager import Scope
 
 from quietbit.errors import QuietbitError
-from quietbit.federation.client import GATEKEEPER, NODE_KEYS
-from quietbit.node.gatekeeper import RemoteGate
-from quietbit.node.ledger import FileLedger
-from quietbit.node.policy import Policy
+from quietbit.federation.client import gate_for, owner_keys
+from quietbit.node.gate import LocalGate
 from quietbit.nvflare.client import PrivateUplink
 from quietbit.secagg.identity import read_file
 
@@ -140,29 +138,24 @@ class _Owner:
 
 
 def _owner(properties: Mapping[str, Any]) -> _Owner:
-    """Read the policy or the gatekeeper that the properties of a scope name."""
-    keys = [key for key in properties if str(key).lower().startswith("quietbit")]
-    if len(keys) != 1 or keys[0] not in NODE_KEYS:
-        return _Owner("", f"properties must name one of {' and '.join(NODE_KEYS)}")
-    path = properties[keys[0]]
-    seed = None
-    try:
-        if keys[0] == GATEKEEPER:
-            metrics = RemoteGate(path).rules.metrics
-        else:
-            policy = Policy.load(path)
-            FileLedger(policy.ledger, policy.counter).read()
-            metrics = policy.metrics
-            seed = policy.seed
-    except Exception as error:  # a path of another type, too
-        return _Owner(str(path), str(error))
+    """Ask the gate that would decide about tasks, whatever the properties of a scope name."""
+    named = []
+    for key in owner_keys(properties):
+        named.append(f"{key.partition('.')[2]} {properties[key]}")
+    owner = ", ".join(named)
     bare = []
-    if metrics:
-        bare.append(f"the numbers {', '.join(metrics)} without privacy")
-    if seed is not None:
-        bare.append("releases whose randomness anybody can repeat")
-    kind = keys[0].partition(".")[2]
-    return _Owner(f"{kind} {path}", "", " and ".join(bare))
+    try:
+        gate = gate_for(properties, {}, dict, None)
+        metrics = gate.rules.metrics
+        if metrics:
+            bare.append(f"the numbers {', '.join(metrics)} without privacy")
+        if isinstance(gate, LocalGate):
+            gate.ledger.read()
+            if gate.rules.seed is not None:
+                bare.append("releases whose randomness anybody can repeat")
+    except Exception as error:
+        return _Owner(owner, str(error))
+    return _Owner(owner, "", " and ".join(bare))
 
 
 def _streams_logs(folder: Path) -> bool:

@@ -270,17 +270,13 @@ class Site:
         **rules,
     ):
         self.app, self.name = app if isinstance(app, Executor) else App(app), name
-        made = filters
-        if made is None:
-            made = [
-                PrivateUplink(simulation=simulated, **rules),
-                PrivateUplink(simulation=simulated, **rules),
-            ]
-        data, results = ([one] if one is not None else [] for one in made)
-        for one in data:
-            one.set_prop(FilterContextKey.CHAIN_TYPE, FilterChainType.TASK_DATA_CHAIN)
-        for one in results:
-            one.set_prop(FilterContextKey.CHAIN_TYPE, FilterChainType.TASK_RESULT_CHAIN)
+        chains = {FilterChainType.TASK_DATA_CHAIN: [], FilterChainType.TASK_RESULT_CHAIN: []}
+        made = filters or [PrivateUplink(simulation=simulated, **rules) for _ in chains]
+        for (chain, members), member in zip(chains.items(), made, strict=True):
+            if member is not None:
+                member.set_prop(FilterContextKey.CHAIN_TYPE, chain)
+                members.append(member)
+        data, results = chains.values()
         router = TaskRouter()
         router.add_executor(["*"], self.app)
         config = ClientRunnerConfig(

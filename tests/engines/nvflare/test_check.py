@@ -225,18 +225,15 @@ def test_no_mutated_file_that_protects_nothing_passes_silently(site_folder, coun
 
 
 @pytest.mark.skipif(os.name == "nt", reason="needs named pipes")
-@pytest.mark.parametrize("name", ["privacy.json", "resources.json"])
-def test_a_file_that_never_ends_is_refused_at_once(tmp_path, name):
-    place = tmp_path / "privacy.json"
-    place.write_text("{}")
-    (tmp_path / name).unlink(missing_ok=True)
-    (tmp_path / name).symlink_to("/dev/zero")
-    if name == "resources.json":
-        assert check_privacy(place).unpriced
-        return
-    with pytest.raises(QuietbitError, match="a regular file"):
-        check_privacy(place)
+@pytest.mark.parametrize("make", [lambda place: place.symlink_to("/dev/zero"), os.mkfifo])
+def test_files_that_never_end_are_not_waited_for(site_folder, make):
+    place = written(site_folder, privacy(write_policy(site_folder)))
+    assert not check_privacy(place).beside
+    resources = site_folder / "local" / "resources.json"
+    resources.unlink()
+    make(resources)
+    assert check_privacy(place).beside
     place.unlink()
-    os.mkfifo(place)
+    make(place)
     with pytest.raises(QuietbitError, match="a regular file"):
         check_privacy(place)

@@ -117,15 +117,10 @@ QUESTIONS = {
     "another thing": lambda task: task.update(quietbit=5),
     "no settings": lambda task: task["quietbit"].pop("settings"),
     "nothing asked": lambda task: task["quietbit"].pop("request"),
-    "an unknown key": lambda task: task["quietbit"]["settings"].update({"quietbit.seed": 1}),
-    "other weights": lambda task: task["DXO"]["data"].pop("bias"),
     "weights of words": lambda task: task["DXO"]["data"].update(bias="words"),
     "infinite weights": lambda task: task["DXO"]["data"]["bias"].fill(np.inf),
     "no weights": lambda task: task.pop("DXO"),
     "another kind": lambda task: task["DXO"].update(kind=DataKind.WEIGHT_DIFF),
-    "masked sums": lambda task: task["quietbit"]["settings"].update(
-        {"quietbit.trust": "secure-aggregation", "quietbit.secure-aggregation.threshold": 2}
-    ),
 }
 
 
