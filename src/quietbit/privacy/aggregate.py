@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 from functools import lru_cache
-from typing import NamedTuple, final
+from typing import final
 
 import numpy as np
 
@@ -42,31 +42,24 @@ _MOST_NODES = 257
 _MOST_NUMBERS = 1 << 14
 
 
-class _Bits(NamedTuple):
-    """Probabilities of a one over a range of inputs, and at the input of a zero update."""
+def _bits_over(design: Design, low: float, high: float) -> tuple[float, float, float, float]:
+    """Return the least probability of a one, that of a zero update, the largest, and the slope.
 
-    least: float
-    middle: float
-    most: float
-    slope: float  # the steepest of the log-odds, rounded up
-
-    @classmethod
-    def over(cls, design: Design, low: float, high: float) -> _Bits:
-        """Return the probabilities of a one-bit design, rounded outwards."""
-        segments = Segments.over(design, low, high, merge=False)
-        odds = segments.start[:, 1] - segments.start[:, 0]
-        slope = segments.slope[:, 1] - segments.slope[:, 0]
-        ends = np.append(odds, odds + slope * (segments.right - segments.left))
-        noise = 4 * segments.noise * (1 + float(np.abs(ends).max()))
-        piece = int(np.searchsorted(segments.left, CENTRE, side="right")) - 1
-        piece = min(max(piece, 0), len(odds) - 1)
-        at_centre = odds[piece] + slope[piece] * (CENTRE - segments.left[piece])
-        return cls(
-            least=_sigmoid(float(ends.min()) - noise),
-            middle=_sigmoid(float(at_centre)),
-            most=_sigmoid(float(ends.max()) + noise),
-            slope=float(np.abs(slope).max()) + 2 * segments.slope_error,
-        )
+    Probabilities of a one-bit design over a range of inputs are rounded outwards; the slope is the
+    steepest of the log-odds, rounded up.
+    """
+    segments = Segments.over(design, low, high, merge=False)
+    odds = segments.start[:, 1] - segments.start[:, 0]
+    slope = segments.slope[:, 1] - segments.slope[:, 0]
+    ends = np.append(odds, odds + slope * (segments.right - segments.left))
+    noise = 4 * segments.noise * (1 + float(np.abs(ends).max()))
+    piece = int(np.searchsorted(segments.left, CENTRE, side="right")) - 1
+    piece = min(max(piece, 0), len(odds) - 1)
+    at_centre = odds[piece] + slope[piece] * (CENTRE - segments.left[piece])
+    least = _sigmoid(float(ends.min()) - noise)
+    most = _sigmoid(float(ends.max()) + noise)
+    steepest = float(np.abs(slope).max()) + 2 * segments.slope_error
+    return least, _sigmoid(float(at_centre)), most, steepest
 
 
 @final
@@ -97,7 +90,7 @@ class AggregateConstant(OrderConstant):
         else:
             low, high = check_range(low, high)
         super().__init__(design, low, high, self._clients, adjacency)
-        least, middle, most, self._slope = _Bits.over(design, low, high)
+        least, middle, most, self._slope = _bits_over(design, low, high)
         self._symmetric = abs(least + most - 1) < 1e-9
         if self._symmetric:
             away = max(most, 1 - least) - 0.5

@@ -10,8 +10,9 @@ Source   docs/theory/vector-mechanism.md, "The dominating pair".
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import final
+
+from attrs import frozen
 
 from quietbit.design.profile import Profile
 from quietbit.errors import check_int, check_real, require
@@ -33,21 +34,17 @@ MOST_BLUR = 2.0**-26  # beyond, the masses of P would exceed one by more than ro
 
 
 @final
-@dataclass(frozen=True, slots=True)
+@frozen
 class ProfileCertificate:
     """Measured facts about a profile, each rounded towards privacy.
 
-    ``epsilon_upper`` is that of all releases together at ``delta``; ``pure_epsilon_upper`` that at
-    delta = 0. ``squared_error_upper`` bounds v = 1/gain^2, the squared error per coordinate for
-    radius 1 in high dimension.
+    ``epsilon_upper`` is that of all releases together at the delta asked for;
+    ``pure_epsilon_upper`` that at delta = 0. ``squared_error_upper`` bounds v = 1/gain^2, the
+    squared error per coordinate for radius 1 in high dimension.
     """
 
     epsilon_upper: float
     pure_epsilon_upper: float
-    delta: float
-    releases: int
-    adjacency: Adjacency
-    gain_lower: float
     squared_error_upper: float
 
 
@@ -59,17 +56,10 @@ def profile_losses(
     Replace-one needs one direction, by symmetry, zero-out two. ``blur`` bounds the error of a
     sampler's <u, z>.
     """
-    pairs = _check_profile(profile).pairs(Adjacency(adjacency), _check_blur(blur))
-    return tuple(LossDistribution.from_atoms(upper, lower) for upper, lower in pairs)
-
-
-def _check_profile(profile: Profile) -> Profile:
     require(isinstance(profile, Profile), "profile", type(profile).__name__, "a Profile")
-    return profile
-
-
-def _check_blur(blur: float) -> float:
-    return check_real(blur, "blur", at_least=0.0, at_most=MOST_BLUR)
+    blur = check_real(blur, "blur", at_least=0.0, at_most=MOST_BLUR)
+    pairs = profile.pairs(Adjacency(adjacency), blur)
+    return tuple(LossDistribution.from_atoms(upper, lower) for upper, lower in pairs)
 
 
 def profile_cost(profile: Profile, adjacency: Adjacency, blur: float = BLUR) -> Cost:
@@ -84,16 +74,11 @@ def certify_profile(
     delta: float = 0.0,
 ) -> ProfileCertificate:
     """Measure the privacy of ``releases`` releases of a profile at ``delta``, and its error."""
-    adjacency = Adjacency(adjacency)
     releases = check_int(releases, "releases", 1)
     composed = [loss.repeat(releases) for loss in profile_losses(profile, adjacency)]
     gain = profile.gain_lower
     return ProfileCertificate(
         epsilon_upper=max(losses.epsilon_upper(delta) for losses in composed),
         pure_epsilon_upper=max(losses.epsilon_upper(0.0) for losses in composed),
-        delta=delta,
-        releases=releases,
-        adjacency=adjacency,
-        gain_lower=gain,
         squared_error_upper=(1 + 4e-16) / (gain * gain),
     )

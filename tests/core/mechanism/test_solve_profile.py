@@ -1,7 +1,7 @@
 import math
-from dataclasses import replace
 
 import pytest
+from attrs import evolve
 from scipy.optimize import brentq
 
 from core.design.catalogue_maker import catalogue_targets
@@ -124,7 +124,7 @@ def test_far_off_targets_are_met_too(epsilon, delta, releases, adjacency):
 
 def test_a_proposal_that_cannot_be_certified_is_refused(monkeypatch):
     certificate = certify_profile(Profile.from_weights([0.5], [1.0, 2.0]), Adjacency.ZERO_OUT)
-    steep = replace(certificate, epsilon_upper=math.inf)
+    steep = evolve(certificate, epsilon_upper=math.inf)
     monkeypatch.setattr(module, "certify_profile", lambda *arguments: steep)
     with pytest.raises(QuietbitError, match="No profile was certified"):
         solve_profile_anew(Target(1.0, 0.0, "zero-out"))

@@ -4,6 +4,7 @@ within them.
 
 import itertools
 import math
+from collections import Counter
 from functools import cache
 
 import numpy as np
@@ -216,33 +217,20 @@ def best_server(epsilon, allows, most=9, costs=COSTS):
     """
 
     @cache
-    def account(order):
-        first, counts = order
-        found = adaptive(epsilon, 1e-3)
-        for name in sorted(counts, key=lambda pair: pair[0] != first):
-            found = found.spend(costs[name[0]], name[1])
-        return found
-
-    @cache
     def value(first, seen):
-        """``seen``: (kind, output) -> how often; the likelihoods follow from it."""
-        p = math.prod(LAWS[kind][0][output] ** times for (kind, output), times in seen)
-        q = math.prod(LAWS[kind][1][output] ** times for (kind, output), times in seen)
+        """``seen``: the (kind, output) of all releases, sorted; the likelihoods follow from it."""
+        p, q = (math.prod(LAWS[kind][world][output] for kind, output in seen) for world in (0, 1))
         best = max(0.0, p - math.exp(epsilon) * q)
-        counts = {}
-        for (kind, _), times in seen:
-            counts[kind] = counts.get(kind, 0) + times
-        if sum(counts.values()) == most:
+        if len(seen) == most:
             return best
-        now = account((first, tuple(sorted(counts.items()))))
+        account = adaptive(epsilon, 1e-3)
+        kinds = Counter(kind for kind, _ in seen)
+        for kind in sorted(kinds, key=lambda kind: kind != first):
+            account = account.spend(costs[kind], kinds[kind])
         for kind in LAWS:
-            if allows(now, costs[kind]):
-                after = 0.0
-                for output in (0, 1):
-                    more = dict(seen)
-                    more[kind, output] = more.get((kind, output), 0) + 1
-                    after += value(first or kind, tuple(sorted(more.items())))
-                best = max(best, after)
+            if allows(account, costs[kind]):
+                after = [tuple(sorted((*seen, (kind, output)))) for output in (0, 1)]
+                best = max(best, sum(value(first or kind, more) for more in after))
         return best
 
     return value("", ())
