@@ -43,7 +43,7 @@ def test_a_run_ends_where_nobody_may_release_any_more() -> None:
 
 def test_memory_grows_by_some_bytes_per_node() -> None:
     """What is kept of a node are counts; 200 bytes include what a draw takes for a moment."""
-    run(2000, rounds=3)
+    run(500, rounds=3)
     peaks = []
     for nodes in (1_000, 4_000):
         tracemalloc.start()

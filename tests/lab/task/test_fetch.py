@@ -57,9 +57,7 @@ def test_mnist_without_its_training_set_is_not_put_in_place(tmp_path, programs, 
 def test_a_whole_mnist(tmp_path, programs, shared_data):
     offer(programs, shared_data, IDX_FILES)
     fetch("mnist", tmp_path / "data", lambda *_: None)
-    np.testing.assert_array_equal(
-        load_mnist(tmp_path / "data").test.labels, load_mnist(shared_data).test.labels
-    )
+    assert load_mnist(tmp_path / "data").test.count == 10_000  # it knows every file by its digest
 
 
 @pytest.mark.parametrize(

@@ -73,9 +73,15 @@ def test_sample_gradients_are_those_of_one_sample_at_a_time(make):
         np.testing.assert_allclose(found, alone, atol=1e-5 * np.abs(alone).max())
 
 
+def small(samples=5):
+    """Clusters that a linear module learns, with a start."""
+    problem = ModuleProblem(small_dataset(), Partition.groups(60, samples, 0), linear)
+    return problem, problem.initial(1)
+
+
 def test_pieces_that_cross_clients_change_nothing(monkeypatch):
     """What a GPU does: all samples of a cohort in a few pieces, which cut through clients."""
-    problem, parameters = noise(23, 5)
+    problem, parameters = small()
     plan, clients = LocalPlan(Norm.L2, 0.3, Unit.SAMPLE), np.array([3, 0, 2, 1])
     rows = np.zeros((2, 4, problem.dimension), dtype=np.float32)
     problem.updates(parameters, clients, plan, rows[0])
@@ -92,7 +98,7 @@ def test_pieces_that_cross_clients_change_nothing(monkeypatch):
 
 
 def test_a_gradient_that_is_not_finite_is_refused():
-    problem, parameters = noise(4, 4)
+    problem, parameters = small()
     parameters[0] = np.nan
     row = np.zeros((1, problem.dimension), dtype=np.float32)
     with pytest.raises(quietbit.InvalidParameter, match="finite"):
@@ -112,7 +118,7 @@ def test_inputs_of_the_users_own_making():
 
 
 def test_a_user_module_trains_at_sample_level():
-    problem, _ = noise(40, 10)
+    problem, _ = small(samples=10)
     given = {"design_epsilon": 1.0, "beta": 8.0, "clamp": True, "lr": 0.1, "rounds": 2}
     setup = chosen(mechanism="imvu", cohort=2, clip=1.0, unit="sample", rng="seeded", **given)
     first, second = simulate(problem, *setup), simulate(problem, *setup, threads=2)
@@ -122,7 +128,7 @@ def test_a_user_module_trains_at_sample_level():
 
 
 def test_seeds_start_differently_and_leave_torch_alone():
-    problem, first = noise(4, 1)
+    problem, first = small()
     state = torch.random.get_rng_state()
     assert not np.array_equal(first, problem.initial(2))
     np.testing.assert_array_equal(first, problem.initial(1))
