@@ -13,6 +13,7 @@ from quietbit_lab.task.dataset import (
     load_packed,
     read_idx,
 )
+from quietbit_lab.task.images import IDX_FILES, load_mnist
 
 
 def idx(array, kind=8):
@@ -46,6 +47,13 @@ def test_a_file_too_long_is_refused(tmp_path):
     path.write_bytes(idx(np.arange(24).reshape(2, 3, 4)) + b"\0")
     with pytest.raises(DamagedData, match="bytes"):
         read_idx(path)
+
+
+def test_another_mnist_of_the_same_shape_is_refused(tmp_path):
+    (tmp_path / "mnist").mkdir()
+    (tmp_path / "mnist" / IDX_FILES[0]).write_bytes(idx(np.zeros((60_000, 28, 28), dtype=np.uint8)))
+    with pytest.raises(DamagedData, match="md5"):
+        load_mnist(tmp_path)
 
 
 def test_packed_arrays_have_the_shape_they_should(tmp_path):
