@@ -64,28 +64,25 @@ import sys
 from pathlib import Path
 from lab.experiment.test_sweep import make_problem, small_sweep
 from quietbit_lab.experiment.sweep import run_sweep
-run_sweep(small_sweep({sweep}), Path(sys.argv[1]), make_problem, {how})
+run_sweep(small_sweep(4, 60), Path(sys.argv[1]), make_problem, resume=True)
 """
 
 
-def started(folder, sweep, how):
-    """A sweep in a process of its own."""
-    path = os.pathsep.join([str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", "")])
-    words = [sys.executable, "-c", SCRIPT.format(sweep=sweep, how=how), str(folder)]
-    return subprocess.Popen(words, env={**os.environ, "PYTHONPATH": path})
+def written(path):
+    return path.read_bytes() if path.exists() else b""
 
 
 def test_a_killed_sweep_is_resumed_with_nothing_lost_or_run_twice(tmp_path):
     """kill -9 in the middle of a job; what was finished stays byte for byte."""
     results, sweep = tmp_path / RESULTS, small_sweep(4, 60)
-    process = started(tmp_path, "4, 60", "resume=True")
-    while process.poll() is None and b"\n" not in (
-        results.read_bytes() if results.exists() else b""
-    ):
+    path = os.pathsep.join([str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", "")])
+    words = [sys.executable, "-c", SCRIPT, str(tmp_path)]
+    process = subprocess.Popen(words, env={**os.environ, "PYTHONPATH": path})
+    while process.poll() is None and b"\n" not in written(results):
         time.sleep(0.01)
     process.kill()
     process.wait()
-    kept = results.read_bytes()[: results.read_bytes().rfind(b"\n") + 1]
+    kept, _, _ = written(results).rpartition(b"\n")
     assert kept
     with open(results, "ab") as file:
         file.write(b'{"job": "torn')
@@ -112,5 +109,5 @@ def test_foreign_lines_are_refused(tmp_path):
 @pytest.mark.slow
 def test_workers_give_the_same_results(tmp_path):
     run_sweep(small_sweep(2), tmp_path / "one", make_problem)
-    assert started(tmp_path / "two", "2", "workers=2").wait() == 0
+    run_sweep(small_sweep(2), tmp_path / "two", make_problem, workers=2)
     assert figures(tmp_path / "one") == figures(tmp_path / "two")
