@@ -164,6 +164,11 @@ def test_floats_are_little_endian_32_bit_patterns():
     assert np.array_equal(Payload.from_bytes(data).codes().view(np.float32), values)
 
 
+def test_a_body_without_codes_has_none_to_read():
+    with refuses("bits of the payload"):
+        Payload.from_bytes(good(SHORT)).codes()
+
+
 def test_building_keeps_what_was_written_even_if_the_writer_keeps_the_buffer():
     kept = []
 
