@@ -96,6 +96,7 @@ def test_what_the_inner_mechanism_releases_lies_in_its_ball_whatever_the_update(
     payload = Uplink(quiet).send(ADVERSARIAL[kind], seeded_rng(3))
     kept = np.frombuffer(payload[-4 * KEEP :], dtype="<f4").astype(np.float64)
     assert np.linalg.norm(kept) <= (kind != "zero") + 1e-4
+    assert quiet.honest_length == 4 * quiet.inner.honest_length  # sqrt(p / k)
 
 
 def test_rows_kept_are_those_of_the_rotation() -> None:
@@ -135,7 +136,9 @@ def test_means_are_those_of_the_updates(shared: bool) -> None:
     along = np.array([estimate @ update for estimate in estimates])
     assert abs(along.mean() - 1) < 8 * along.std() / np.sqrt(count)
     squared = float(np.mean((np.array(estimates) - update) ** 2))
-    claim = found.inner.error().squared + 1.0 / 256 * (1 - 256 / 1024)
+    projection = 1 / 256 * (1 - 256 / 1024)
+    claim = found.inner.error().squared + projection
+    assert found.variance(1.0) == pytest.approx(found.inner.variance(0.0) + projection)
     assert squared == pytest.approx(claim, rel=0.1)
 
 
