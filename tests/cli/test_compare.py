@@ -2,7 +2,7 @@
 
 import pytest
 
-from cli.kit import assert_refused, shell
+from cli.kit import shell
 
 QUESTION = (
     "compare --dimension 650 --epsilon 8 --delta 1e-5 --adjacency zero-out"
@@ -31,16 +31,3 @@ def test_json_has_all_numbers(capsys):
     assert row["epsilon_upper"] <= 8
     assert row["run_noise"] == pytest.approx(row["noise"] / found["rounds"] ** 0.5)
     assert row["sentence"].startswith(row["verdict"])
-
-
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        ("", "--rounds or --releases"),
-        ("--rounds 3 --releases 2", "--rounds or --releases"),
-        ("--rounds 3 --trust nobody", "trust"),
-        ("--rounds 3 --unit sample", "samples"),
-    ],
-)
-def test_what_has_no_meaning_is_refused(capsys, words, said):
-    assert_refused(shell(capsys, f"{QUESTION} {words}"), said)
