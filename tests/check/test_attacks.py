@@ -116,6 +116,7 @@ FOUND: dict[str, tuple[dict[str, str], Any]] = {
         NONE,
     ),
     "a second app without mods": (flower(APP, "plain = ClientApp()"), NONE),
+    "two apps on one line": (flower("a = ClientApp(); " + APP), NONE),
     "a second training function without mods": (
         flower(
             f"app = ClientApp()\n@app.train(mods=[{MOD}])\ndef f(m, c): pass\n"
@@ -528,6 +529,21 @@ def test_nothing_is_proved_that_does_not_hold(tmp_path, files, expected):
         assert found == NONE or found >= expected
     else:
         assert found == expected
+
+
+def test_a_workflow_of_ones_own_is_relied_on(tmp_path):
+    """It may send other tasks, which the filter does not meet."""
+    flow = {"path": "my.Flow", "args": {"num_rounds": 1}}
+    found = verdict(write(tmp_path, nvflare(FLIP, workflows=[flow])))
+    assert "no other task of my.Flow that trains" in found.releases[0].needs
+
+
+@pytest.mark.parametrize(
+    ("head", "need"), [("if fast():", "the condition at app.py"), ("def f():", "a call of f")]
+)
+def test_what_must_be_true_for_a_call_is_relied_on(tmp_path, head, need):
+    found = verdict(write(tmp_path, flower(f"{APP}{head}\n  {APP.replace('0.5', '9.0')}")))
+    assert need in " ".join(found.releases[0].needs)
 
 
 @pytest.mark.parametrize(

@@ -61,7 +61,7 @@ def gaussian(use: Use, run: Run) -> list[Release]:
     is_event = isinstance(use.arguments.get("event"), Use)
     if use.name == "compose" and not is_event and "dp_accounting" not in run.program.words:
         return []
-    return [evolve(_release(use), way=TRAINING, chain=str(use.place))]
+    return [evolve(_release(use), way=TRAINING)]
 
 
 @law("ComposedDpEvent", "events")

@@ -113,11 +113,10 @@ def _mods(use: Use) -> list[Value]:
     return mods if isinstance(mods, list) else [mods]
 
 
-def _chains(run: Run) -> list[list[Value]]:
-    """Return the mods around the training of every app, from the outermost."""
-    apps = run.program.uses("ClientApp")
+def _chains(run: Run, app: Use) -> list[list[Value]]:
+    """Return the mods around the training functions of an app, from the outermost."""
     handlers = run.program.uses("@train")
-    return [[*_mods(app), *_mods(one)] for app in apps for one in handlers or [app]]
+    return [[*_mods(app), *_mods(one)] for one in handlers or [app]]
 
 
 @law("ClientApp", "client_fn mods")
@@ -126,14 +125,16 @@ def client_app(use: Use, run: Run) -> list[Release]:
     releases = [nothing(use, Reason.IN_CLEAR, what="metrics"), *buffers(run)]
     for query in run.program.uses("@query"):
         releases.append(nothing(query, Reason.IN_CLEAR, what="answers"))
-    for number, mods in enumerate(_chains(run)):
+    for number, mods in enumerate(_chains(run, use)):
         found = []
         for place, mod in enumerate(mods):
             if getattr(mod, "name", "") in ("LocalDpMod", FLIP_MOD):
                 own = [OUTER_MODS] * any(not isinstance(outer, Use) for outer in mods[:place])
                 found += [one.relying(*own) for one in _local(mod, run)]
         found = found or [nothing(use, Reason.NO_CLIP, Reason.NO_NOISE)]
-        releases += [evolve(release, way=CLIENTS, chain=str(number)) for release in found]
+        releases += [
+            evolve(release, way=CLIENTS, chain=f"{use.place!r} {number}") for release in found
+        ]
     return releases
 
 
@@ -143,7 +144,7 @@ def client(use: Use, run: Run) -> list[Release]:
     """Say that a client without an app has no mods."""
     release = nothing(use, Reason.NO_CLIP, Reason.NO_NOISE)
     metrics = nothing(use, Reason.IN_CLEAR, what="metrics")
-    return [evolve(release, way=CLIENTS, chain=str(use.place)), metrics]
+    return [evolve(release, way=CLIENTS, chain=repr(use.place)), metrics]
 
 
 def _local(use: Use, run: Run) -> list[Release]:
@@ -183,13 +184,15 @@ def _central(use: Use, run: Run, noise: Noise, *needs: str) -> list[Release]:
         needs=(*needs, FINITE),
     )
     releases = [release, *bad]
-    return [evolve(one, way="server", chain=str(one.place)) for one in releases]
+    return [evolve(one, way="server", chain=repr(one.place)) for one in releases]
 
 
 def _unclipped(use: Use, run: Run, mod: str) -> list[Release]:
     """Return what is wrong where clients must clip, and have no mod that does it last."""
-    chains = [[getattr(one, "name", "") for one in chain] for chain in _chains(run)]
-    for chain in chains or [[]]:
+    apps = run.program.uses("ClientApp")
+    chains = [chain for app in apps for chain in _chains(run, app)]
+    for mods in chains or [[]]:
+        chain = [getattr(one, "name", "") for one in mods]
         outer = chain[: chain.index(mod)] if mod in chain else [""]
         if not set(outer) <= set(HARMLESS):
             detail = f"clients need {mod} as the last mod that changes arrays"

@@ -27,7 +27,6 @@ from quietbit.check.law import (
     Reason,
     Release,
     Run,
-    Why,
     law,
     nothing,
     seeded,
@@ -75,8 +74,7 @@ def components(sources: Sources, given: Given) -> Iterator[Use]:
             table = source.values()
             entries = [entry for key in PARTS for entry in _tables(table.get(key))]
             if stem == SERVER:  # what a server does to results is nothing that leaves a client
-                for chain in [*_tables(table.get(RESULTS)), *_tables(table.get(DATA))]:
-                    entries += _tables(chain.get("filters"))
+                entries += [member for _, _, member in _members(table)]
             for entry in entries:
                 inner = entry.get("executor")
                 yield _use(source, table, inner if isinstance(inner, dict) else entry, given)
@@ -85,17 +83,26 @@ def components(sources: Sources, given: Given) -> Iterator[Use]:
 def filters(sources: Sources, given: Given, parts: Sequence[Use]) -> Iterator[Use]:
     """Return the filters of every site for every task that trains, and whether they are applied."""
     swarm = {CONTROLLERS[use.name] for use in parts if use.name in CONTROLLERS}
+    own = [flow.name for flow in _workflows(sources, given) if "." in flow.name]
+    needs = tuple(f"no other task of {name} that trains" for name in own)
     for source in sources.called(CLIENT):
-        listed = list(_listed(source, given))
+        table = source.values()
+        listed = list(_members(table))
         for task in _trained(parts):
-            chain = f"{source.name} {task}"
-            for key, tasks, use in listed:
+            bare = Use(
+                NO_FILTER, {}, Place(source.name), given, needs, chain=f"{source.name} {task}"
+            )
+            for key, chain, member in listed:
+                use = _use(source, table, member, given)
+                names = chain.get("tasks")
+                tasks = {str(name) for name in names} if isinstance(names, list) else set()
                 met = key == RESULTS and task in tasks
                 if swarm and use.name != AROUND:
                     met = key == DATA and swarm <= tasks
-                yield evolve(use, chain=chain, applied=met)
+                leaves = str(chain.get("direction", DIRECTIONS[key])).lower() != "in"
+                yield evolve(use, needs=needs, chain=bare.chain, applied=met and leaves)
             if not listed:
-                yield Use(NO_FILTER, {}, Place(source.name), given, chain=chain)
+                yield bare
 
 
 def _trained(parts: Sequence[Use]) -> set[str]:
@@ -109,27 +116,27 @@ def _trained(parts: Sequence[Use]) -> set[str]:
     return trained or {TASK}
 
 
-def _listed(source: Source, given: Given) -> Iterator[tuple[str, set[str], Use]]:
-    """Return the filters of what leaves a site, with the list and the tasks that they stand in."""
-    table = source.values()
-    for key, usual in DIRECTIONS.items():
+def _members(table: dict[str, Value]) -> Iterator[tuple[str, dict[str, Value], dict[str, Value]]]:
+    """Return the filters of a configuration, with the list and the chain that they stand in."""
+    for key in DIRECTIONS:
         for chain in _tables(table.get(key)):
-            names = chain.get("tasks")
-            tasks = {str(name) for name in names} if isinstance(names, list) else set()
-            if str(chain.get("direction", usual)).lower() != "in":
-                for member in _tables(chain.get("filters")):
-                    yield key, tasks, _use(source, table, member, given)
+            for member in _tables(chain.get("filters")):
+                yield key, chain, member
+
+
+def _workflows(sources: Sources, given: Given) -> Iterator[Use]:
+    for source in sources.called(SERVER):
+        table = source.values()
+        for entry in _tables(table.get("workflows")):
+            yield _use(source, table, entry, given)
 
 
 def rounds(sources: Sources, given: Given) -> Iterator[Value]:
     """Return the numbers of rounds of the workflows; exported jobs leave out usual ones."""
-    for source in sources.called(SERVER):
-        table = source.values()
-        for entry in _tables(table.get("workflows")):
-            use = _use(source, table, entry, given)
-            if use.name not in IDLE:
-                usual = ROUNDS.get(use.name, Unknown("rounds", use.place))
-                yield use.arguments.get("num_rounds", usual)
+    for use in _workflows(sources, given):
+        if use.name not in IDLE:
+            usual = ROUNDS.get(use.name, Unknown("rounds", use.place))
+            yield use.arguments.get("num_rounds", usual)
 
 
 def _tables(value: Value) -> list[dict[str, Value]]:
@@ -190,10 +197,10 @@ def sparse_vector(use: Use, run: Run) -> list[Release]:
     detail = f"{number:,} values cost {released:,.6g} in a round, and the selection more"
     if dimension == 1:
         detail = "--dimension says what they cost"
-    why = (Why(Reason.SELECTION, use.place, detail), Why(Reason.PER_ROUND, use.place))
     noise = SparseVector(released, number)
     claim = Claim(epsilon, run.delta)
-    release = Release("update", use.name, use.place, noise, run.rounds, claim=claim, why=why)
+    release = Release("update", use.name, use.place, noise, run.rounds, claim=claim)
+    release = release.because(Reason.SELECTION, detail).because(Reason.PER_ROUND)
     return [release, nothing(use, Reason.IN_CLEAR, what="metrics")]
 
 
@@ -223,7 +230,10 @@ _UNPROTECTED = {
     ("metrics", (Reason.IN_CLEAR,)): (
         "MetricRelay,ConvertToFedEvent,AnalyticsSender,SummaryWriter,MLflowWriter,WandBWriter"
     ),
-    ("model", (Reason.IN_CLEAR,)): "CrossSiteModelEval,CrossSiteEvalServerController",
+    (
+        "model",
+        (Reason.IN_CLEAR,),
+    ): "CrossSiteModelEval,CrossSiteEvalServerController,CrossSiteEvalClientController",
 }
 
 

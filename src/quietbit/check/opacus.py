@@ -140,7 +140,6 @@ def _release(
         claim=claim,
         needs=(f"{number:,} steps, counted in epochs and rounds: loops are not read",),
         way=TRAINING,
-        chain=str(use.place),
     )
     is_secure = [engine.value("secure_mode", False) for engine in run.program.uses("PrivacyEngine")]
     bad = []

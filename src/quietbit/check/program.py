@@ -42,7 +42,8 @@ class Spot:
     @property
     def place(self) -> Place:
         """Its line."""
-        return Place(self.file, getattr(self.node, "lineno", 1))
+        line, column = getattr(self.node, "lineno", 1), getattr(self.node, "col_offset", 0)
+        return Place(self.file, line, column)
 
     def at(self, node: Node) -> Spot:
         """Return another piece that stands under the same."""

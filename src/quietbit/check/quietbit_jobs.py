@@ -71,7 +71,7 @@ def _kept(use: Use, run: Run, plan: Plan) -> list[Release]:
         claim=claim,
         needs=(GATE,),
         way=CLIENTS,
-        chain=str(use.place),
+        chain=repr(use.place),
     )
     return [release]
 

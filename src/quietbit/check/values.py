@@ -34,6 +34,7 @@ class Place:
 
     file: str
     line: int = 1
+    column: int = 0  # which nobody is shown
 
     def __str__(self) -> str:
         """Return file and line as compilers write them."""

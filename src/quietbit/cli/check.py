@@ -81,7 +81,7 @@ def check(
         "holds": verdict.holds,
         "sentence": _sentence(verdict, rows, given["adjacency"]),
         "proven_epsilon": verdict.proven,
-        "claimed_epsilon": None if verdict.claim is None else verdict.claim.epsilon,
+        "claimed_epsilon": verdict.claim and verdict.claim.epsilon,
         "rows": rows,
         "missing": [_placed(value.place, name=value.name) for value in verdict.missing],
         "remedy": [] if verdict.holds or verdict.missing else _remedy(verdict, given),
@@ -99,7 +99,7 @@ def check(
 def _row(release: Release, verdict: Verdict, attack: bool) -> dict[str, Any]:
     """Return what JSON says of one thing that leaves; docs/how-to/check-a-job.md lists it."""
     zero_out, replace_one = quietbit.Adjacency
-    claim, delta = release.claim, verdict.delta
+    delta = verdict.delta
     least = release.epsilon(zero_out, delta)
     refuted = release.refuted(zero_out, delta) if attack else None
     reasons = [
@@ -115,7 +115,7 @@ def _row(release: Release, verdict: Verdict, attack: bool) -> dict[str, Any]:
         "unit": release.unit.value,
         "trust": release.trust.value,
         "times": release.times,
-        "claimed_epsilon": None if claim is None else claim.epsilon,
+        "claimed_epsilon": release.claim and release.claim.epsilon,
         "reasons": reasons,
         "relies_on": list(release.needs),
         "refuted_epsilon": refuted,
