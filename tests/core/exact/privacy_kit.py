@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -91,7 +92,7 @@ def law(design: Design, x: float) -> list[mp.mpf]:
 
 def log_laws(design: Design, points: Any) -> np.ndarray:
     """Log-probabilities in doubles, a row per point."""
-    return np.array([[float(mp.log(p)) for p in law(design, float(x))] for x in points])
+    return np.array([[math.log(p) for p in law(design, float(x))] for x in points])
 
 
 def renyi(left: list[mp.mpf], right: list[mp.mpf], alpha: float) -> mp.mpf:

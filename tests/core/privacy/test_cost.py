@@ -87,7 +87,7 @@ def test_a_composition_costs_no_less_than_its_parts(name):
 
 
 @EVERY
-@pytest.mark.parametrize(("releases", "delta"), [(1, 0.999), (1000, 1e-15), (100_000, 1e-3)])
+@pytest.mark.parametrize(("releases", "delta"), [(1, 0.999), (100_000, 1e-15)])
 def test_stays_finite(name, releases, delta):
     assert 0 <= (RELEASES[name] * releases).epsilon(delta) < math.inf
 
@@ -175,6 +175,13 @@ def test_divergences_of_finite_laws_are_their_sums():
     both = [np.sum(p**3.0 * q**-2.0) for p, q in ((FIRST, SECOND), (SECOND, FIRST))]
     assert PAIR.rdp(3.0) == pytest.approx(math.log(max(both)) / 2, rel=1e-12)
     assert math.log(2) <= PAIR.pure_epsilon() <= math.log(2) * (1 + 1e-14)
+
+
+def test_doubt_about_masses_costs_more():
+    doubted = Cost.from_masses(FIRST, SECOND, relative_error=5e-7)
+    exact = math.log(2) + math.log1p(5e-7) - math.log1p(-5e-7)
+    assert exact <= doubted.pure_epsilon() <= exact * (1 + 1e-12)
+    assert doubted.epsilon(1e-3) > PAIR.epsilon(1e-3)
 
 
 @pytest.mark.parametrize("epsilon", [0.1, 0.3, 1 / 3, 0.7])

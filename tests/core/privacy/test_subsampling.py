@@ -10,8 +10,8 @@ from scipy.stats import norm
 
 from quietbit.privacy.conversion import gaussian_epsilon_upper
 from quietbit.privacy.cost import Cost
-from quietbit.privacy.subsampling import poisson_gaussian
-from quietbit.target import Adjacency
+from quietbit.privacy.subsampling import poisson_cost, poisson_gaussian
+from quietbit.target import Adjacency, Trust, Unit
 
 ZERO, REPLACE = Adjacency.ZERO_OUT, Adjacency.REPLACE_ONE
 GRID, STEP = np.linspace(-14.0, 20.0, 200_001, retstep=True)
@@ -43,6 +43,21 @@ def test_one_release_is_bounded_and_nearly_exact(mu, q, adjacency):
             assert found >= true * (1 - 1e-6) - 1e-12
             if adjacency is ZERO:  # replace-one is a bound
                 assert found <= true * 1.002 + 1e-9
+
+
+@pytest.mark.parametrize("adjacency", Adjacency)
+@pytest.mark.parametrize("alpha", [2.0, 3.5, 16.0])
+def test_divergences_of_a_batch_bound_those_of_the_densities(alpha, adjacency):
+    mu, q = 0.7, 0.1
+    near = Cost.gaussian(mu**2 / 2).of(ZERO, Unit.SAMPLE, Trust.LOCAL, 1)
+    far = Cost.gaussian(adjacency.radii**2 * mu**2 / 2).of(adjacency, Unit.SAMPLE, Trust.LOCAL, 1)
+    bound = poisson_cost(near, far, q).rdp(alpha)
+    pair = laws(mu, q, adjacency)
+    moments = [np.sum(p * (p / r) ** (alpha - 1)) * STEP for p, r in (pair, pair[::-1])]
+    exact = math.log(max(moments)) / (alpha - 1)
+    assert exact * (1 - 1e-9) <= bound
+    if adjacency is ZERO:  # replace-one is a bound
+        assert bound <= exact * 1.06
 
 
 def epsilon(mu, q, adjacency=ZERO, releases=20):
