@@ -57,24 +57,6 @@ class _Pairs:
     sign: float = 0.0
     anchor: int | None = None
 
-    @classmethod
-    def above(cls, design: Design, high: float) -> _Pairs:
-        """Return the pairs of the centre and an input above it."""
-        return cls(Segments.over(design, CENTRE, high), 1.0, 0)
-
-    @classmethod
-    def below(cls, design: Design, low: float) -> _Pairs:
-        """Return the pairs of the centre and an input below it."""
-        segments = Segments.over(design, low, CENTRE)
-        return cls(segments, -1.0, len(segments.left) - 1)
-
-    @property
-    def centre(self) -> float:
-        """The end of the anchor that all pairs share."""
-        if self.sign > 0:
-            return float(self.segments.left[0])
-        return float(self.segments.right[-1])
-
 
 @final
 class RenyiConstant(OrderConstant):
@@ -96,9 +78,10 @@ class RenyiConstant(OrderConstant):
             self._lipschitz = zero_out_constant_upper(design, low, high)
             self._pairs = []
             if high > CENTRE:
-                self._pairs.append(_Pairs.above(design, high))
+                self._pairs.append(_Pairs(Segments.over(design, CENTRE, high), 1.0, 0))
             if low < CENTRE:
-                self._pairs.append(_Pairs.below(design, low))
+                segments = Segments.over(design, low, CENTRE)
+                self._pairs.append(_Pairs(segments, -1.0, len(segments.left) - 1))
         self._fisher = math.inf
         if design.spec.input_levels == 2:
             self._fisher = line_supremum_upper(self._pairs[0].segments)
@@ -148,8 +131,7 @@ def _same_cells(problem: Problem, pairs: _Pairs) -> SameCells:
         if pairs.anchor is None:
             places = _places(left, right, span)
         else:
-            centre = pairs.centre
-            places = [(pairs.sign, 0.0, centre, 0.0), (-pairs.sign, 1.0, centre, 0.0)]
+            places = [(pairs.sign, 0.0, CENTRE, 0.0), (-pairs.sign, 1.0, CENTRE, 0.0)]
         finest = 0.5 / (max(1.0, problem.alpha - 1) * span)
         steps = list(pairwise(_graded(right - left, finest, 3.0)))
         rows += [(index, *place, *step) for place in places for step in steps]
@@ -172,12 +154,11 @@ def _cross_cells(problem: Problem, pairs: _Pairs) -> CrossCells:
     half = 0.5 * (segments.right - segments.left) * _WIDER
     rows: _Rows = []
     if pairs.anchor is not None:
-        centre = pairs.centre
         for index in range(len(middle)):
             if index != pairs.anchor:
                 place = (middle[index], half[index])
-                rows.append((index, pairs.anchor, *place, centre, 0.0))
-                rows.append((pairs.anchor, index, centre, 0.0, *place))
+                rows.append((index, pairs.anchor, *place, CENTRE, 0.0))
+                rows.append((pairs.anchor, index, CENTRE, 0.0, *place))
     else:
         for index in range(len(middle) - 1):
             rows += _kink_rows(problem, index)
