@@ -19,7 +19,6 @@ from typing import Any, final
 import numpy as np
 from attrs import define, field, frozen
 from nvflare.apis.dxo import DXO, DataKind, MetaKey, from_shareable
-from nvflare.apis.filter import ContentBlockedException
 from nvflare.apis.fl_constant import FLContextKey, ReturnCode
 from nvflare.apis.fl_context import FLContext
 from nvflare.apis.shareable import ReservedHeaderKey, Shareable
@@ -75,7 +74,6 @@ class Task:
     moment: AnswerTime = field(factory=lambda: AnswerTime(0.0))
     shows: bool = False
     crash: str = ""
-    reply: Shareable | None = None
     leaving: Shareable | None = None  # the whole result, once it is final
     _refused: dict[str, Any] = field(factory=dict)
     _lock: threading.Lock = field(factory=threading.Lock)
@@ -108,22 +106,16 @@ class Task:
         return serving(turn.accepted, dimension=turn.dimension)
 
     def answer(self, result: Any) -> Shareable:
-        """Return the one reply that leaves for this task; the same object passes a second time."""
+        """Return the one reply that leaves for this task; no later result is read."""
         with self._lock:
-            if self.reply is None:
+            if not self._content:
                 releases = partial(self._release_of, result)
                 self._content = self._written(releases, self._numbers(result))
-                self.reply = Shareable(deepcopy(self._content))
-            elif result is not self.reply:
-                raise ContentBlockedException(
-                    "quietbit: this task was answered, and what came after it is not sent."
-                )
-            return self.reply
+            return Shareable(deepcopy(self._content))
 
     def sealed(self) -> dict[str, Any]:
         """Return what was answered, as it was written; without an answer, that of a failed app."""
-        with contextlib.suppress(ContentBlockedException):
-            self.answer(None)
+        self.answer(None)
         return self._content
 
     def zero(self) -> dict[str, Any]:
