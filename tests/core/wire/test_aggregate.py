@@ -6,6 +6,7 @@ import pytest
 from core.mechanism.makers import MECHANISMS, update
 from quietbit.errors import InvalidPayload
 from quietbit.kernel.rng import seeded_rng
+from quietbit.wire.payload import Header
 from quietbit.wire.uplink import Uplink
 from refusals import refuses
 
@@ -67,6 +68,10 @@ def test_a_mean_of_nothing_is_refused():
         UPLINK.receive([])
     with pytest.raises(InvalidPayload, match="7 were refused"):
         UPLINK.receive(BAD.values(), on_error="skip")
+
+
+def test_a_payload_has_the_header_of_its_mechanism():
+    assert Header.of(UPLINK.mechanism).expect(GOOD[0][:64])
 
 
 def test_too_many_payloads_are_refused():
