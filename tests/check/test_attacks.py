@@ -116,6 +116,10 @@ FOUND: dict[str, tuple[dict[str, str], Any]] = {
         NONE,
     ),
     "a second app without mods": (flower(APP, "plain = ClientApp()"), NONE),
+    "a plain app that is an argument of something": (
+        flower(f"plain = ClientApp()\napp = ClientApp(mods=[{MOD}], client_fn=plain)"),
+        NONE,
+    ),
     "two apps on one line": (flower("a = ClientApp(); " + APP), NONE),
     "a second training function without mods": (
         flower(

@@ -24,6 +24,7 @@ __all__ = ["Program"]
 
 MOST_VALUES = 20_000  # that are looked for in a job
 CHANGING = {"append", "clear", "extend", "insert", "pop", "remove", "setdefault", "update"}
+ASKED = ("event", "events", "mods", "strategy")  # parameters whose calls count where they stand
 NOTHING = object()
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 LOOPS = (ast.For, ast.AsyncFor, ast.While, ast.comprehension)
@@ -233,7 +234,7 @@ class Program:
             else:
                 arguments[keyword.arg or REST] = value
         self._open.discard(spot.node)
-        for value in arguments.values():
+        for value in [arguments.get(parameter) for parameter in ASKED]:
             uses = value if isinstance(value, list) else [value]
             self._inner |= {use.node for use in uses if isinstance(use, Use)}
         return arguments
