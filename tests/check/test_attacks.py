@@ -93,6 +93,7 @@ TWICE = 4.9  # epsilon of two Gaussian events of multiplier 1 is about 5.4
 FOUND: dict[str, tuple[dict[str, str], Any]] = {
     # Flower: which class it is
     "a local class with the mod's name": (flower("class LocalDpMod:\n  pass\n", APP), NONE),
+    "a function with the mod's name": (flower("def LocalDpMod(*a): pass\n", APP), NONE),
     "a mod of another package": (flower("from evil import LocalDpMod\n", APP), NONE),
     "another class under the mod's name": (
         flower("from evil import Nothing as LocalDpMod\n", APP),

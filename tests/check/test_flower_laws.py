@@ -268,7 +268,7 @@ def test_an_accountant_of_flowers_weighs_all_the_same(tmp_path):
 def test_the_mod_of_flip_reads_its_keys(tmp_path, on):
     """Its defaults are a sensitivity of 1e-4 at a clip of 1, and epsilon 10: a deviation of 5e-5."""
     switch = "" if on else "dp-enabled = false\n"
-    config = f"[tool.flwr.app.config]\ndp-clipping-norm = 1.0\n{switch}"
+    config = f"[tool.flwr.app.config]\ndp-delta = 1e-5\n{switch}"
     code = "app = ClientApp()\n@app.train(mods=[flip_local_dp_mod])\ndef train(m, c): pass\n"
     code += "strategy.start(grid, num_rounds=1)\n"
     found = row(job(tmp_path, pyproject_toml=config, app_py=HEAD + code))
