@@ -179,7 +179,8 @@ def test_an_adaptive_clip_makes_noise_for_the_next_clip(tmp_path, side):
     if side == "Server":
         mean = mean - mean.mean()
     noise = law.release.noise
-    catches(assert_normal, mean, made.clipping_norm / noise.mu)  # one client may be all of it
+    # One client may be all of it, or nothing.
+    catches(assert_normal, mean, 2 * made.clipping_norm / noise.mu)
     assert made.clipped_count_stddev == noise.spread
     # The clip shrinks as the law says of the count and the noise on it.
     fractions = np.array([made._noisy_fraction(40, 40) for _ in range(30_000)])
@@ -251,14 +252,19 @@ def reply_without(made) -> FitRes:
 
 
 def test_an_accountant_of_flowers_weighs_all_the_same(tmp_path):
-    """Without one FedAvg lets one client be all of the mean, which costs as many times more."""
+    """Without one FedAvg lets one client be all of the mean or nothing of it: two clips apart."""
     name = "DifferentialPrivacyServerSideFixedClipping"
     equal = row(app(tmp_path / "a", FIXED.format(name=name)))
     assert reasons(equal) == set()
     text = FIXED.format(name=name).replace(", accountant=RdpAccountant(config)", "")
     weighted = row(app(tmp_path / "b", text))
     assert reasons(weighted) == {"WEIGHTS"}
-    assert weighted.release.noise.mu == pytest.approx(4 * equal.release.noise.mu)
+    assert weighted.release.noise.mu == pytest.approx(2 * 4 * equal.release.noise.mu)
+    assert weighted.zero_out == weighted.replace_one
+    mine, other = np.ones(1) * 2.0, np.ones(1) * -2.0  # at the clip, with most of the weight
+    with_me = np.average([mine, other], axis=0, weights=[1e9, 1])
+    without = np.average([0 * mine, other], axis=0, weights=[0, 1])
+    assert abs(with_me - without) == pytest.approx(2 * 2.0)
     for found in (weighted, equal):  # what outputs refute is what equal weights attain
         refuted = found.release.refuted(Adjacency.ZERO_OUT, 1e-5)
         assert refuted == pytest.approx(equal.zero_out, rel=1e-5)

@@ -2,9 +2,10 @@
 
 Idea     a local mod protects from the server; strategies add noise to the mean, on a server that
          must be trusted. With an accountant Flower checks that all clients weigh the same and
-         answer, and the mean moves by clip / clients; else one client may be all of the mean, which
-         moves by the clip. Either holds for means alone, not for what FedAdam or Krum make of the
-         updates. Metrics beside the arrays get no noise.
+         answer, and the mean moves by clip / clients; else one client may be all of the mean or,
+         without data, nothing of it, which moves the mean by twice the clip. Either holds for means
+         alone, not for what FedAdam or Krum make of the updates. Metrics beside the arrays get no
+         noise.
 Symbols  z: noise_multiplier; n: num_sampled_clients; the noise of the mean is z clip / n. s:
          deviation of the noise on the number of clipped updates; lr, q: clip_norm_lr and
          target_clipped_quantile.
@@ -73,6 +74,7 @@ ALL_ANSWER = "an answer of every sampled client: the noise is not raised for tho
 OUTER_MODS = "other mods around it, which add nothing of the data"
 ROUNDED = "masked sums whose rounding is small beside the clip"
 SHARE = 0.1  # of delta, for counts that are far out
+WHOLE = 2  # clips between two means, where a client's weight is its own
 # FLIP's names of the keys in a run config, with its defaults.
 FLIP = {"clipping_norm": 1.0, "sensitivity": 1e-4, "epsilon": 10.0, "delta": 1e-5, "enabled": True}
 
@@ -217,7 +219,8 @@ def server_fixed(use: Use, run: Run) -> list[Release]:
     mu = 1 / multiplier
     if isinstance(use.value("accountant", None), Use):
         return _central(use, run, Normal(mu))
-    return _weighted(use, run, Normal(clients * mu, attained=mu), mu)
+    noise = Normal(WHOLE * clients * mu, attained=mu, alike=True)
+    return _weighted(use, run, noise, mu)
 
 
 def _weighted(use: Use, run: Run, noise: Noise, mu: float, *needs: str) -> list[Release]:
@@ -244,7 +247,8 @@ class NextClip:
     The next clip is exp(-lr (count / n - q)) times that of this round. No count is above n, and but
     for a share of delta no noise on it is above k deviations in any round. So mu is at most
     exp(lr (1 + k s / n - q)) times what it is for the clip of this round, in every round, whatever
-    came before; releasing the count costs 1 / s.
+    came before; releasing the count costs 1 / s. Neighbours of both kinds move the mean, whose
+    weights are the clients' own, and the count alike.
     """
 
     mu: float  # of the mean, had it noise for the clip of its round
@@ -263,7 +267,7 @@ class NextClip:
         """Return the epsilon of rounds of which each knows the ones before."""
         if self.spread == 0:
             return math.inf
-        noise = Normal(self.most(times, delta))
+        noise = Normal(self.most(times, delta), alike=True)
         return noise.proven(adjacency, times, (1 - SHARE) * delta)
 
     def refuted(self, adjacency: Adjacency, times: int, delta: float) -> float:
@@ -289,7 +293,7 @@ def server_adaptive(use: Use, run: Run) -> list[Release]:
     quantile = use.number("target_clipped_quantile", 0.5)
     rate = use.number("clip_norm_lr", 0.2)
     mu = 1 / _raised(use, multiplier, spread)
-    noise = NextClip(clients * mu, spread, clients, rate, quantile)
+    noise = NextClip(WHOLE * clients * mu, spread, clients, rate, quantile)
     releases = _weighted(use, run, noise, mu, ALL_ANSWER)
     return [one.because(Reason.MOVING_CLIP).because(Reason.COUNT) for one in releases]
 

@@ -126,11 +126,13 @@ class Noise(Protocol):
 class Normal:
     """Gaussian noise: ``mu`` deviations between neighbours for zero-out, twice for replace-one.
 
-    ``attained`` is what two neighbours have for sure; None where it is the most.
+    ``attained`` is what two neighbours have for sure; None where it is the most. Where ``alike``,
+    neighbours of both kinds are ``mu`` deviations apart at most.
     """
 
     mu: float
     attained: float | None = None
+    alike: bool = False
 
     @classmethod
     def of(cls, clip: float, deviation: float) -> Normal:
@@ -141,7 +143,8 @@ class Normal:
         """Return the exact epsilon, rounded up."""
         if self.mu == math.inf:
             return math.inf
-        return (_gaussian(adjacency.radii * self.mu) * times).epsilon(delta)
+        radii = 1 if self.alike else adjacency.radii
+        return (_gaussian(radii * self.mu) * times).epsilon(delta)
 
     def refuted(self, adjacency: Adjacency, times: int, delta: float) -> float:
         """Return the exact epsilon of a pair that is attained, rounded down."""
