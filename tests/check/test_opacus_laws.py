@@ -90,7 +90,7 @@ def test_the_attack_stays_below_the_proof_and_grows_with_epsilon(rate):
 @pytest.mark.filterwarnings("ignore")
 def test_what_opacus_does_is_the_law():
     """Clip, deviation and rate of the real engine on a model of 100,000 parameters."""
-    opacus = pytest.importorskip("opacus", reason="Opacus is not a dependency, and is not here")
+    opacus = pytest.importorskip("opacus", reason="Opacus is not here")
     torch = pytest.importorskip("torch")
     from opacus.utils.uniform_sampler import UniformWithReplacementSampler
 
