@@ -120,6 +120,7 @@ class ClientSide:
     ) -> None:
         """Refuse a mechanism for other updates than the problem's."""
         self._problem = problem
+        self._sizes = problem.sizes
         self._steps = steps
         self._plan = plan
         self.clip = plan.clip  # of the first round of updates
@@ -184,7 +185,7 @@ class ClientSide:
         return replies
 
     def _public_numbers(self, client: int) -> Mapping[str, float]:
-        return {EXAMPLES: int(self._problem.sizes[client])}
+        return {EXAMPLES: int(self._sizes[client])}
 
     def _payloads(
         self, channel: Uplink, parameters: Rows, chunk: Clients, number: int
@@ -209,7 +210,7 @@ class ClientSide:
         A plan has no other than Gaussian noise under central trust (`quietbit.federation.plan`).
         """
         size = self._problem.dimension
-        grid = grid_of_sums(self._steps.clip, self._problem.sizes.size)
+        grid = grid_of_sums(self._steps.clip, self._sizes.size)
         if scope.released is None:
             return PlainRows(size, grid)
         gaussian: Any = scope.mechanism
