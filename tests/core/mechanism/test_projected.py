@@ -280,8 +280,15 @@ def test_a_run_protects_samples_on_kept_coordinates() -> None:
     assert run.bytes_per_client == 56 + 8 + 4 * 16
 
 
-def test_a_problem_that_shows_no_samples_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    problem = small_problem(samples=4)
-    monkeypatch.delattr(type(problem), "gradients")
+class Closed:
+    """A problem without `gradients`."""
+
+    def __init__(self, problem: Any) -> None:
+        for name in ("name", "dimension", "sizes", "initial", "updates", "evaluate"):
+            setattr(self, name, getattr(problem, name))
+
+
+def test_a_problem_that_shows_no_samples_is_refused() -> None:
+    problem = Closed(small_problem(samples=4))
     with refuses("problem", "clusters"):
         simulate(problem, flat_plan("gaussian", **RUN, noise_multiplier=2.0), Training(0.5, 1))
