@@ -84,7 +84,7 @@ def test_dominates_dense_grids_and_is_close(
     inputs = combinations_with_replacement(levels, clients - 1)
     others = [poisson_binomial(np.array(each)) for each in inputs]
     ends = at_ends(clients - 1, levels[0], levels[-1])
-    own, fine = np.linspace(0, 1, 13), np.linspace(0, 1, 61)
+    own, fine = np.linspace(0, 1, 13), np.linspace(0, 1, 101)
     own_p, fine_p = probability(epsilon, own), probability(epsilon, fine)
     certified = constant(epsilon, clients, adjacency)
     for alpha in ORDERS:
